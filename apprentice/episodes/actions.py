@@ -1,0 +1,170 @@
+"""What an episode asks of the world, and what the world answers. Plain data, no I/O.
+
+An episode is a state machine: :meth:`Episode.start` gives the first action, :meth:`Episode.step` takes the
+event that answers the last action and gives the next one, until :class:`Finish`. Whoever drives it
+(a rollout actor, an evaluation, a server, a test) performs the actions. All drivers share the episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from apprentice.trajectory import Status, Trajectory
+
+__all__ = [
+    "Action",
+    "CallError",
+    "CallExpert",
+    "Episode",
+    "Event",
+    "ExpertFailed",
+    "ExpertReply",
+    "Finish",
+    "Generate",
+    "Generated",
+    "PythonFailed",
+    "PythonResult",
+    "RunPython",
+]
+
+
+class CallError(StrEnum):
+    """Why the protocol refused a call. The controller reads an error text and the rollout goes on."""
+
+    BAD_JSON = "bad_json"
+    NOT_AN_OBJECT = "not_an_object"
+    MISSING_NAME = "missing_name"
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_ARGUMENTS = "bad_arguments"
+    UNKNOWN_MODEL = "unknown_model"
+    MISSING_CODE = "missing_code"
+    CODE_NOT_EMPTY = "code_not_empty"
+    BUDGET_SPENT = "budget_spent"
+    THINK_TWICE = "think_twice"
+    EXPERTS_REMOVED = "experts_removed"
+    TRUNCATED = "truncated"
+    MISSING_WRAPPER = "missing_wrapper"
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Sample a continuation of ``prompt_ids`` from the controller.
+
+    ``stop``: strings that end the turn; the engine keeps the stop string's tokens in its output ids.
+    ``stop_token_ids``: ids that end the turn; kept in the output ids as well.
+    ``max_tokens``: at least 1.
+    """
+
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallExpert:
+    """Ask a frozen expert. ``transcript`` is the episode so far as text, for experts that want it."""
+
+    expert: str
+    tool: str
+    problem_id: str
+    question: str
+    instruction: str
+    transcript: str
+    max_tokens: int
+    call_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunPython:
+    """Run one stateless Jupyter-like cell."""
+
+    code: str
+    call_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The episode is over; read :meth:`Episode.result`."""
+
+    status: Status
+    reason: str = ""
+
+
+Action = Generate | CallExpert | RunPython | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Answer to :class:`Generate`.
+
+    ``finish_reason``: ``stop`` (a stop string or stop id was produced, kept in the ids), ``length``, or
+    ``None`` for a part of a turn (token-by-token driving: the episode itself finds where the turn ends).
+    """
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    policy_version: int
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertReply:
+    """Answer to :class:`CallExpert`: the text the expert wrote, and how many tokens it says it used."""
+
+    text: str
+    expert: str
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFailed:
+    """The expert failed past its retries: the episode ends UNUSABLE."""
+
+    expert: str
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonResult:
+    """Answer to :class:`RunPython`: the exact text that the model sees, and the sandbox's outcome name."""
+
+    text: str
+    outcome: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFailed:
+    """The sandbox (not the code) failed past its retries: the episode ends UNUSABLE."""
+
+    message: str
+
+
+Event = Generated | ExpertReply | ExpertFailed | PythonResult | PythonFailed
+
+
+class Episode(Protocol):
+    """A sans-I/O episode."""
+
+    def start(self) -> Action:
+        """The first action. Call once."""
+        ...
+
+    def step(self, event: Event) -> Action:
+        """The action that follows ``event``.
+
+        Raises:
+            ValueError: the event does not answer the pending action.
+        """
+        ...
+
+    def result(self) -> Trajectory:
+        """The trajectory; only after :class:`Finish`."""
+        ...
