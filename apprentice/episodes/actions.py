@@ -18,6 +18,7 @@ __all__ = [
     "Action",
     "CallError",
     "CallExpert",
+    "EngineFailed",
     "Episode",
     "Event",
     "ExpertFailed",
@@ -147,7 +148,14 @@ class PythonFailed:
     message: str
 
 
-Event = Generated | ExpertReply | ExpertFailed | PythonResult | PythonFailed
+@dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine failed or is stale: the episode ends UNUSABLE. Answers :class:`Generate`."""
+
+    message: str
+
+
+Event = Generated | ExpertReply | ExpertFailed | PythonResult | PythonFailed | EngineFailed
 
 
 class Episode(Protocol):
