@@ -17,7 +17,11 @@ _POLL_S = 1.0
 
 
 def gather(
-    refs: Mapping[str, ray.ObjectRef], *, timeout_s: float, what: str, on_wait: Callable[[], None] | None = None
+    refs: Mapping[str, ray.ObjectRef],
+    *,
+    timeout_s: float,
+    what: str,
+    on_wait: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Wait for every reference and return the values under the same names.
 

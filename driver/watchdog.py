@@ -59,7 +59,7 @@ class Watchdog:
     def _end(self, silent: float, what: str) -> None:
         message = (
             f"watchdog: no progress for {silent:.0f} s (last: {what}); ending the run with exit code "
-            f"{EXIT_STALLED}. Stacks of all threads follow; raise deadlines.stall_s if this was honest work.\n"
+            f"{EXIT_STALLED}. Stacks of all threads follow; raise deadlines.stall_s if it was working.\n"
         )
         streams = [sys.stderr]
         if self._log is not None:

@@ -1,4 +1,4 @@
-"""A tiny random Qwen3 with a ChatML byte-level BPE tokenizer, made on the spot: real code paths, no download."""
+"""A tiny random Qwen3 with a ChatML byte-level BPE tokenizer: real code paths, no download."""
 
 from __future__ import annotations
 
