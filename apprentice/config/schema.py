@@ -138,6 +138,9 @@ class ProblemSetConfig(Strict):
     size: PositiveInt | None = Field(None, description="Number of problems; all when left out.")
     seed: int = 0
     group: str = Field("main", description="Sets of one group are averaged in one table column.")
+    k: PositiveInt | None = Field(
+        None, description="Samples a problem of this set; evaluation.k when left out."
+    )
     fields: dict[str, str] = Field(
         default_factory=dict, description="Rename: our field -> column of the file."
     )
