@@ -1,0 +1,305 @@
+"""A zygote: one single-threaded process with numpy and sympy imported that forks a child for each cell.
+
+Started fresh by :mod:`apprentice.sandbox.pool` with a clean environment. It serves one cell at a time and is
+that cell's supervisor: it owns the deadline, reads the output with a cap *while* the cell runs, kills the
+whole group before it reaps, and reports what it saw. What the child claims is passed on as a claim.
+
+Protocol, over a Unix stream socket, both ways: 4-byte big-endian lengths of a JSON head and of a body, then
+both. A request's body is the standard input; a report's body is the raw output. An empty request during a run
+cancels it. End of file (the pool is gone) ends the cell and the zygote.
+
+===================================  =========================================================
+event                                what goes
+===================================  =========================================================
+cell over its wall limit             cell's group and orphans, by this process
+cell over its output cap             the same
+pool dead or closed                  cell, orphans, then this process: end of file
+this process dead                    the cell: parent-death signal (its orphans too at levels with
+                                     a pid namespace)
+===================================  =========================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+from apprentice.sandbox import cell, isolation
+
+__all__ = ["HEADER", "main", "serve"]
+
+HEADER = struct.Struct(">II")
+_CLAIM_CAP = 64 << 10
+_CHUNK = 1 << 16
+
+
+class _Gone(Exception):
+    """The pool closed its end."""
+
+
+def _receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
+    def exactly(n: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < n:
+            part = sock.recv(min(n - len(parts), _CHUNK))
+            if not part:
+                raise _Gone
+            parts += part
+        return bytes(parts)
+
+    head, body = HEADER.unpack(exactly(HEADER.size))
+    return json.loads(exactly(head) or b"{}"), exactly(body)
+
+
+def _send(sock: socket.socket, head: dict[str, Any], body: bytes = b"") -> None:
+    raw = json.dumps(head).encode()
+    sock.sendall(HEADER.pack(len(raw), len(body)) + raw + body)
+
+
+def _address_space() -> int:
+    """Bytes of address space of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _become_cell(
+    request: dict[str, Any], fds: tuple[int, int, int, int], level: isolation.Level, base_bytes: int
+) -> None:
+    """The child: confine, run the cell, end. Never returns."""
+    code = 70
+    try:
+        isolation.die_with_parent()
+        stdin, out, status, folder = fds
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.fchdir(folder)
+        status = os.dup2(status, 9, inheritable=False)
+        for target, source in ((0, stdin), (1, out), (2, out)):
+            os.dup2(source, target)
+        os.closerange(3, 9)
+        os.closerange(10, 256)
+        isolation.confine(level, isolation.Limits(**request["limits"]), base_bytes=base_bytes)
+        for name in [n for n in sys.modules if n == "apprentice" or n.startswith("apprentice.")]:
+            del sys.modules[name]  # a cell starts from a clean interpreter
+        if "numpy.random" in sys.modules:
+            # A generator that was made before the fork would give every child the same numbers.
+            sys.modules["numpy.random"].seed()
+        gc.enable()
+        cell.run(request["code"], status_fd=status, nonce=request["nonce"])
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _children() -> list[int]:
+    """Pids of this process's children, orphans of a cell included."""
+    pid = os.getpid()
+    try:
+        with open(f"/proc/self/task/{pid}/children") as file:
+            return [int(p) for p in file.read().split()]
+    except OSError:
+        return []
+
+
+def _sweep(pid: int) -> tuple[int, Any]:
+    """Kill the cell's group, then reap it and everything it left behind; its wait status and rusage."""
+    # Before reaping: until then the pid, and so the group's number, cannot be anyone else's.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # it may not have reached its setsid yet
+    _, status, usage = os.wait4(pid, 0)
+    while True:  # daemons in sessions of their own are this process's children now (it is a subreaper)
+        left = _children()
+        for child in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0 if left else os.WNOHANG)
+        except ChildProcessError:
+            return status, usage
+        if not left:
+            time.sleep(0.001)
+
+
+class _Run:
+    """Supervises one child from fork to report."""
+
+    def __init__(self, sock: socket.socket, request: dict[str, Any], stdin: bytes) -> None:
+        self._sock, self._request = sock, request
+        self._stdin = memoryview(stdin)
+        self._limits = isolation.Limits(**request["limits"])
+        self._output, self._claim = bytearray(), bytearray()
+        self._stopped = ""
+
+    def run(self, level: isolation.Level, scratch: str, base_bytes: int) -> tuple[dict[str, Any], bytes]:
+        """Fork, supervise, sweep.
+
+        Raises:
+            _Gone: the pool closed its end; the child is dead then.
+        """
+        folder = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+        stdin_read, stdin_write = os.pipe() if self._stdin else (os.open("/dev/null", os.O_RDONLY), -1)
+        out_read, out_write = os.pipe()
+        status_read, status_write = os.pipe()
+        started = time.monotonic()
+        pid = isolation.spawn(level)
+        if pid == 0:
+            _become_cell(self._request, (stdin_read, out_write, status_write, folder), level, base_bytes)
+        for fd in (stdin_read, out_write, status_write, folder):
+            os.close(fd)
+        watch = os.pidfd_open(pid)
+        for fd in (out_read, status_read):
+            os.set_blocking(fd, False)
+        gone = False
+        try:
+            self._supervise(watch, out_read, status_read, stdin_write, started)
+        except _Gone:
+            gone = True
+        finally:
+            status, usage = _sweep(pid)
+            self._drain(out_read, self._output, self._limits.output_bytes)
+            self._drain(status_read, self._claim, _CLAIM_CAP)
+            for fd in (watch, out_read, status_read):
+                os.close(fd)
+        wall = time.monotonic() - started
+        if gone:
+            raise _Gone
+        try:
+            claim = json.loads(bytes(self._claim) or b"{}")
+            claim = {str(k): str(v) for k, v in claim.items()}
+        except (ValueError, AttributeError, RecursionError):
+            claim = {}  # forged or torn: no claim
+        head = {
+            "status": status,
+            "stopped": self._stopped,
+            "claim": claim,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "wall_s": wall,
+            "max_rss": usage.ru_maxrss * 1024,
+        }
+        return head, bytes(self._output)
+
+    def _supervise(self, watch: int, out: int, status: int, stdin: int, started: float) -> None:
+        poll = select.poll()
+        for fd in (watch, out, status, self._sock.fileno()):
+            poll.register(fd, select.POLLIN)
+        if stdin >= 0:
+            os.set_blocking(stdin, False)
+            poll.register(stdin, select.POLLOUT)
+        deadline = started + self._limits.wall_s
+        try:
+            while not self._stopped:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    self._stopped = "wall"
+                    return
+                ready = dict(poll.poll(left * 1000 + 0.5))
+                if out in ready and not self._drain(out, self._output, self._limits.output_bytes):
+                    poll.unregister(out)
+                if status in ready and not self._drain(status, self._claim, _CLAIM_CAP):
+                    poll.unregister(status)
+                if stdin in ready:
+                    stdin = self._feed(poll, stdin)
+                if self._sock.fileno() in ready:
+                    _receive(self._sock)
+                    self._stopped = "cancel"
+                if watch in ready:
+                    return
+        finally:
+            if stdin >= 0:
+                os.close(stdin)
+
+    def _feed(self, poll: select.poll, stdin: int) -> int:
+        """Write some standard input; the descriptor, or -1 once it is closed."""
+        try:
+            self._stdin = self._stdin[os.write(stdin, self._stdin[:_CHUNK]) :]
+            if self._stdin:
+                return stdin
+        except BlockingIOError:
+            return stdin
+        except BrokenPipeError:
+            pass  # the cell closed its input
+        poll.unregister(stdin)
+        os.close(stdin)
+        return -1
+
+    def _drain(self, fd: int, into: bytearray, cap: int) -> bool:
+        """Read what is there, at most up to the cap; False at end of file."""
+        while True:
+            room = cap - len(into)
+            try:
+                # One byte more than fits tells "exactly full" from "too much"; it is not kept.
+                part = os.read(fd, min(_CHUNK, room + 1))
+            except BlockingIOError:
+                return True
+            if not part:
+                return False
+            into += part[:room]
+            if len(part) > room:
+                if into is self._output and not self._stopped:
+                    self._stopped = "output"
+                return True
+
+
+def serve(sock: socket.socket, level: isolation.Level, scratch: str) -> None:
+    """Serve cells until the pool closes its end."""
+    base_bytes = _address_space()
+    with contextlib.suppress(_Gone, ConnectionError):
+        _send(sock, {"ready": os.getpid()})
+        while True:
+            request, stdin = _receive(sock)
+            if not request:
+                continue  # a cancellation that came after its cell had ended
+            head, body = _Run(sock, request, stdin).run(level, scratch, base_bytes)
+            _clear(scratch)
+            _send(sock, head, body)
+
+
+def _clear(folder: str) -> None:
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+
+
+def _warm() -> None:
+    # sympy imports and compiles much at its first use, which every cell that solves an equation would pay
+    # again.
+    sympy = sys.modules.get("sympy")
+    if sympy is not None:
+        x = sympy.Symbol("x")
+        sympy.solve(x**2 - 2, x)
+        sympy.simplify((x**2 - 1) / (x - 1))
+        sympy.core.cache.clear_cache()
+
+
+def main(fd: int, level: str, scratch: str, imports: list[str]) -> None:
+    """Entry point of the process: import, settle, serve on the inherited socket ``fd``."""
+    isolation.die_with_parent()
+    sock = socket.socket(fileno=fd)
+    for name in imports:
+        with contextlib.suppress(ImportError):
+            __import__(name)
+    _warm()
+    isolation.prepare(isolation.Level(level))
+    # What was imported never becomes garbage, and a collection in a child would copy every page it looks at.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        serve(sock, isolation.Level(level), scratch)
+    except KeyboardInterrupt:
+        sys.exit(130)
