@@ -44,9 +44,7 @@ class SandboxPoolActor:
     """
 
     def __init__(self, config: SandboxConfig) -> None:
-        self._pool = SandboxPool(
-            config.workers, limits=limits_of(config), max_retries=config.max_retries
-        )
+        self._pool = SandboxPool(config.workers, limits=limits_of(config), max_retries=config.max_retries)
         self._starting = asyncio.Lock()
 
     async def ready(self) -> dict[str, Any]:
@@ -107,8 +105,8 @@ class SandboxPoolClient:
         return (_rebuild, (self._pools, self._config, self._max_chars, self._deadline_s))
 
     def metrics(self) -> dict[str, float]:
-        """Cells by outcome (``outcome/ok``), infrastructure ``failures``, and summed queue, wall and CPU
-        seconds.""" return {**self._counts, **{f"{k}_s": v for k, v in self._seconds.items()}}
+        """Cells by outcome (``outcome/ok``), infrastructure ``failures``; queue, wall and CPU seconds, summed."""
+        return {**self._counts, **{f"{k}_s": v for k, v in self._seconds.items()}}
 
     async def run(self, code: str) -> PythonResult:
         """Run one cell; the text is exactly what a model sees (:mod:`apprentice.sandbox.format`).
@@ -159,10 +157,8 @@ class SandboxPoolClient:
             raise
 
     def _choose(self, tried: set[int]) -> int:
-        """Untried before tried, then fewest cells in flight, then the one whose last failure is longest
-        ago.""" return min(
-            range(len(self._pools)), key=lambda i: (i in tried, self._inflight[i], self._failed_at[i])
-        )
+        """Untried before tried, then fewest cells in flight, then longest without a failure."""
+        return min(range(len(self._pools)), key=lambda i: (i in tried, self._inflight[i], self._failed_at[i]))
 
     def _count(self, result: CellResult) -> None:
         self._counts[f"outcome/{result.outcome}"] += 1
