@@ -105,7 +105,7 @@ class SandboxPoolClient:
         return (_rebuild, (self._pools, self._config, self._max_chars, self._deadline_s))
 
     def metrics(self) -> dict[str, float]:
-        """Cells by outcome (``outcome/ok``), infrastructure ``failures``; queue, wall and CPU seconds, summed."""
+        """Cells by outcome (``outcome/ok``), ``failures``; queue, wall and CPU seconds, summed."""
         return {**self._counts, **{f"{k}_s": v for k, v in self._seconds.items()}}
 
     async def run(self, code: str) -> PythonResult:
