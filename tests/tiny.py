@@ -64,7 +64,7 @@ def make_tiny_model(
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=max(16, hidden // 4),
+        head_dim=max(32, hidden // 4),
         max_position_embeddings=4096,
         tie_word_embeddings=tied,
         eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
