@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Makes the virtual environment that the Makefile's targets run in: requirements/setup.sh PYTHON FOLDER
+# Needs Debian or Ubuntu's python3-venv, python3-dev and g++ (DeepSpeed compiles an extension at first use).
+set -euo pipefail
+python=$1
+venv=$2
+here=$(cd "$(dirname "$0")" && pwd)
+
+stop() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+    stop "there is no '$python' here: sudo apt-get install -y python3 python3-venv python3-dev g++"
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
+    stop "Python 3.11, 3.12 or 3.13 is needed and '$python' is $version; name another one: make PYTHON=python3.12"
+missing=()
+"$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
+"$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+    missing+=("python$version-dev")
+command -v g++ >/dev/null || missing+=(g++)
+[ ${#missing[@]} -eq 0 ] || stop "Debian packages are missing: sudo apt-get install -y ${missing[*]}"
+
+# A folder left by another Python version cannot be used again.
+if [ -x "$venv/bin/python" ] && [ "$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" != "$version" ]; then
+    rm -rf "$venv"
+fi
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+echo "setup: torch, CPU build (about 190 MB)"
+# Where pip's own configuration knows the CPU build, pip installs it. Else uv does, which knows PyTorch's index.
+# Both answer within seconds: pip does not retry, uv retries once.
+if ! "${pip[@]}" install -qq --no-deps --retries 0 --timeout 20 -r "$here/torch-cpu.txt" >"$log" 2>&1; then
+    "${pip[@]}" install -qq uv >>"$log" 2>&1 || stop "pip cannot install uv: $(tail -n 1 "$log")"
+    UV_HTTP_RETRIES=1 "$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --torch-backend cpu \
+        -r "$here/torch-cpu.txt" >>"$log" 2>&1 || {
+        cat "$log" >&2
+        stop "the CPU build of torch cannot be had: neither pip as configured here nor PyTorch's own index has it"
+    }
+fi
+
+echo "setup: $(grep -c == "$here/cpu.txt") packages at their tested versions (about 700 MB)"
+# Without --no-compile, pip would compile 100 MB of modules of which few are ever imported: 25 s.
+"${pip[@]}" install -qq --no-deps --no-compile -r "$here/cpu.txt"
+"${pip[@]}" install -qq --no-deps --no-build-isolation -e "$here/.."
+"$venv/bin/python" -c 'import torch; assert torch.version.cuda is None, torch.__version__' ||
+    stop "torch in $venv is not the CPU build: rm -r $venv and run this again"
+echo "setup: done"
