@@ -24,9 +24,7 @@ __all__ = ["AnswerCache", "cache_key"]
 _FORMAT = 1
 
 
-def cache_key(
-    *, expert: str, model: str, messages: Sequence[Message], sampling: Mapping[str, object]
-) -> str:
+def cache_key(*, expert: str, model: str, messages: Sequence[Message], sampling: Mapping[str, object]) -> str:
     """SHA-256 (hex) of all that decides an answer: expert, backend model, prompt, sampling parameters."""
     said = [expert, model, [[m["role"], m["content"]] for m in messages], sorted(sampling.items())]
     return hashlib.sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()

@@ -123,9 +123,7 @@ class OpenAIExpert:
                 f"expert {name!r}: environment variable {config.api_key_env} is not set; set it to the key "
                 f"of {_host(config.base_url)}, or leave api_key_env out for an endpoint without one"
             )
-        self._client = openai.AsyncOpenAI(
-            api_key=key or "none", base_url=config.base_url, max_retries=0
-        )
+        self._client = openai.AsyncOpenAI(api_key=key or "none", base_url=config.base_url, max_retries=0)
 
     def __repr__(self) -> str:
         return f"OpenAIExpert({self._name!r}, {self._config.model!r} at {_host(self._config.base_url)})"

@@ -109,16 +109,16 @@ def _last_shown(program: str) -> tuple[int, int, bool] | None:
         return None
     shown: list[ast.expr] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+        if isinstance(node, ast.Call) and _calls(node, "print"):
             if node.args and not isinstance(node.args[-1], ast.Starred):
                 shown.append(node.args[-1])
-        elif isinstance(node, ast.Expr) and node is tree.body[-1] and not isinstance(node.value, ast.Call):
+        elif isinstance(node, ast.Expr) and node is tree.body[-1] and not _calls(node.value, "print"):
             shown.append(node.value)
     if not shown:
         return None
     last = max(shown, key=lambda e: (e.lineno, e.col_offset))
-    if isinstance(last, ast.JoinedStr) or (isinstance(last, ast.Constant) and isinstance(last.value, str)):
-        return None  # text: adding a number to it would fail, which is no plausible error
+    if _is_text(last):
+        return None  # adding a number to it would raise, which is no plausible error
     lines = program.encode().splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -127,8 +127,26 @@ def _last_shown(program: str) -> tuple[int, int, bool] | None:
     raw = program.encode()
     begin = len(raw[: starts[last.lineno - 1] + last.col_offset].decode())
     end = len(raw[: starts[last.end_lineno - 1] + last.end_col_offset].decode())
-    simple = isinstance(last, ast.Call | ast.Name | ast.Constant | ast.Attribute | ast.Subscript)
+    simple = isinstance(
+        last, ast.Call | ast.Name | ast.Constant | ast.Attribute | ast.Subscript | ast.UnaryOp
+    )
+    if isinstance(last, ast.BinOp):
+        arithmetic = ast.Add | ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+        simple = isinstance(last.op, arithmetic)
     return begin, end, simple
+
+
+def _calls(node: ast.expr, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
+def _is_text(node: ast.expr) -> bool:
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return True
+    if _calls(node, "str", "repr", "format"):
+        return True
+    method = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+    return method in ("join", "format", "strip", "rstrip")
 
 
 class WorkedExpert:
