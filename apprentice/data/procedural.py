@@ -24,7 +24,7 @@ def generate(
     split: str = "",
     exclude: Set[str] = frozenset(),
 ) -> list[Problem]:
-    """``size`` different problems, as many of each family (the first ones get what is left over), interleaved.
+    """``size`` different problems, as many of each family (the first ones take the rest), interleaved.
 
     Args:
         name: label of the set; part of the problem ids.

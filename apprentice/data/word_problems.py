@@ -54,7 +54,7 @@ def _steps(line: str, number: int) -> list[_Step]:
     line = re.sub(r"(?<=[\d\s)])x(?=[\s\d])", "*", re.sub(r"[$£€,]", "", line))
     found = []
     parts = line.split("=")
-    for left, right in zip(parts, parts[1:], strict=False):
+    for left, right in itertools.pairwise(parts):
         value = _NUMBER.match(right.strip())
         if value is None:
             continue

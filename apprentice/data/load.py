@@ -1,0 +1,251 @@
+"""Problem sets by configuration, and the checks that keep training and test problems apart."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apprentice.config.schema import DataConfig, ProblemSetConfig
+from apprentice.data.problem import Problem, WorkedSolution
+from apprentice.data.procedural import generate
+from apprentice.data.text import question_key
+from apprentice.errors import ConfigError, DataError
+
+__all__ = ["LoadReport", "ProblemSets", "load_data", "load_problems", "problems_from_rows"]
+
+_log = logging.getLogger(__name__)
+
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "problem_id": ("problem_id", "id", "unique_id", "problem_idx"),
+    "question": ("question", "problem", "prompt"),
+    "answer": ("answer", "gold", "expected_answer"),
+    "family": ("family", "subject", "type"),
+    "source": ("source", "data_source"),
+    "split": ("split",),
+    "derivation": ("derivation",),
+    "program": ("program",),
+}
+"""Our field -> columns it is looked for in, in this order, unless ``fields`` names one."""
+
+_DEFAULT_PROCEDURAL_SIZE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What became of the rows of a source; counts of rows except ``kept``."""
+
+    rows: int = 0
+    kept: int = 0
+    empty_answers: int = 0
+    duplicates: int = 0
+    conflicting: int = 0
+    excluded: int = 0
+
+    def __str__(self) -> str:
+        dropped = {
+            "without an answer": self.empty_answers,
+            "repeated": self.duplicates,
+            "with conflicting answers": self.conflicting,
+            "equal to a test problem": self.excluded,
+        }
+        parts = [f"{count} {what}" for what, count in dropped.items() if count]
+        return f"{self.kept} problems of {self.rows} rows" + (
+            f"; dropped {', '.join(parts)}" if parts else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSets:
+    """A run's training and test problems; no test question stands in the training set."""
+
+    train: list[Problem]
+    test: dict[str, list[Problem]] = field(default_factory=dict)
+
+
+def load_data(config: DataConfig) -> ProblemSets:
+    """Load the test sets, then the training set without any question that a test set holds.
+
+    Raises:
+        ConfigError: two test sets of one name, or a generated test set with the training set's seed.
+        DataError: a set cannot be read, or is empty.
+    """
+    test: dict[str, list[Problem]] = {}
+    for item in config.test:
+        if item.name in test:
+            raise ConfigError(f"data.test: two sets are named {item.name!r}; names must differ")
+        same_source = item.source == config.train.source == "reasoning_gym"
+        if same_source and item.seed == config.train.seed and set(item.families) & set(config.train.families):
+            raise ConfigError(
+                f"data.test: {item.name!r} has the training set's seed {item.seed} and families; "
+                "held-out problems need another seed"
+            )
+        test[item.name] = load_problems(item)
+    held_out = {question_key(p.question) for problems in test.values() for p in problems}
+    return ProblemSets(train=load_problems(config.train, exclude=held_out), test=test)
+
+
+def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> list[Problem]:
+    """The problems of one set, in an order that depends on the configuration alone.
+
+    Args:
+        config: where they come from. With ``size``, files and hub sets are sampled by ``seed``.
+        exclude: :func:`~apprentice.data.text.question_key` of questions to leave out.
+
+    Raises:
+        ConfigError: an unknown family, option or field name.
+        DataError: the source cannot be read, or holds fewer problems than ``size``.
+    """
+    if config.source == "reasoning_gym":
+        size = config.size or _DEFAULT_PROCEDURAL_SIZE
+        return generate(config.name, config.families, size, config.seed, config.split or "", exclude)
+    if config.families:
+        raise ConfigError(f"{config.name}: families belong to source reasoning_gym, not {config.source!r}")
+    path = Path(config.source).expanduser()
+    if path.suffix in (".jsonl", ".parquet"):
+        rows: Sequence[Mapping[str, Any]] = _read_file(path)
+        source = path.stem
+    elif path.exists() or path.is_absolute() or config.source.startswith("."):
+        raise DataError(f"{config.name}: {config.source} is not a .jsonl or .parquet file")
+    else:
+        from apprentice.data.hub import fetch_rows
+
+        rows, source = fetch_rows(config.source, config.split), config.source
+    problems, report = problems_from_rows(rows, config, source, exclude)
+    _log.info("%s: %s", config.name, report)
+    if not problems:
+        raise DataError(f"{config.name}: no problems left from {config.source} ({report})")
+    if config.size is not None:
+        if config.size > len(problems):
+            raise DataError(f"{config.name}: size {config.size} asked for, but there are {report}")
+        chosen = sorted(random.Random(config.seed).sample(range(len(problems)), config.size))
+        problems = [problems[i] for i in chosen]
+    return problems
+
+
+def problems_from_rows(
+    rows: Sequence[Mapping[str, Any]], config: ProblemSetConfig, source: str, exclude: Set[str] = frozenset()
+) -> tuple[list[Problem], LoadReport]:
+    """Turn rows into problems; drop empty golds, repeats, questions with conflicting golds and excluded ones.
+
+    Raises:
+        ConfigError: ``fields`` names a field or column that does not exist.
+        DataError: a column is missing or an id stands twice.
+    """
+    columns = _resolve_columns(rows, config)
+    by_question: dict[str, Problem] = {}
+    conflicts: set[str] = set()
+    counts = dict.fromkeys(("rows", "empty_answers", "duplicates", "conflicting", "excluded"), 0)
+    for index, row in enumerate(rows):
+        if config.split and "split" in columns and str(row[columns["split"]]) != config.split:
+            continue
+        counts["rows"] += 1
+        problem = _problem(row, columns, config.name, source, index)
+        key = question_key(problem.question)
+        if not problem.answer.strip():
+            counts["empty_answers"] += 1
+        elif key in exclude:
+            counts["excluded"] += 1
+        elif key in conflicts:
+            counts["conflicting"] += 1
+        elif key not in by_question:
+            by_question[key] = problem
+        elif by_question[key].answer.strip() == problem.answer.strip():
+            counts["duplicates"] += 1
+        else:
+            conflicts.add(key)
+            del by_question[key]
+            counts["conflicting"] += 2
+    problems = list(by_question.values())
+    _check_ids(problems, config.name)
+    return problems, LoadReport(kept=len(problems), **counts)
+
+
+def _resolve_columns(rows: Sequence[Mapping[str, Any]], config: ProblemSetConfig) -> dict[str, str]:
+    """Our field -> the column it stands in, for the fields that exist."""
+    unknown = sorted(set(config.fields) - set(_COLUMNS))
+    if unknown:
+        raise ConfigError(f"{config.name}.fields: unknown field {unknown[0]!r}; known are {sorted(_COLUMNS)}")
+    if not rows:
+        raise DataError(f"{config.name}: {config.source} has no rows")
+    present = rows[0].keys()
+    columns: dict[str, str] = {}
+    for name, candidates in _COLUMNS.items():
+        if name in config.fields:
+            if config.fields[name] not in present:
+                raise ConfigError(
+                    f"{config.name}.fields.{name}: no column {config.fields[name]!r}; "
+                    f"columns are {sorted(present)}"
+                )
+            columns[name] = config.fields[name]
+        else:
+            found = next((c for c in candidates if c in present), None)
+            if found is not None:
+                columns[name] = found
+    for name in ("question", "answer"):
+        if name not in columns:
+            raise DataError(
+                f"{config.name}: no column for {name!r} among {sorted(present)}; "
+                f"name it with fields: {{{name}: <column>}}"
+            )
+    return columns
+
+
+def _problem(
+    row: Mapping[str, Any], columns: Mapping[str, str], name: str, source: str, index: int
+) -> Problem:
+    def text(key: str, default: str = "") -> str:
+        value = row.get(columns[key]) if key in columns else None
+        return default if value is None else str(value)
+
+    worked = None
+    if text("derivation") and text("program"):
+        worked = WorkedSolution(text("derivation"), text("program"))
+    return Problem(
+        problem_id=text("problem_id") or f"{name}/{index:05d}",
+        question=text("question"),
+        answer=text("answer"),
+        family=text("family"),
+        source=text("source") or source,
+        split=text("split"),
+        worked=worked,
+    )
+
+
+def _check_ids(problems: Iterable[Problem], name: str) -> None:
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.problem_id in seen:
+            raise DataError(f"{name}: the id {problem.problem_id!r} stands on two different problems")
+        seen.add(problem.problem_id)
+
+
+def _read_file(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise DataError(f"no problem set at {path}")
+    if path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path} is not a Parquet file: {error}") from error
+        return rows
+    rows = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{path}:{number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
+            rows.append(row)
+    return rows
