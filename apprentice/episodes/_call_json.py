@@ -22,12 +22,13 @@ _EXCERPT: Final = 20
 class Repairs:
     """What is accepted beyond strict JSON. A repair never guesses at the content of a string.
 
-    ``string_arguments``: ``"arguments": "{\\"x\\": 1}"``, a JSON object written as a JSON string, is that object.
-    On by default: it has one reading, loses nothing, and is how OpenAI-style interfaces write arguments.
+    ``string_arguments``: ``"arguments": "{\\"x\\": 1}"``, a JSON object written as a JSON string, is that
+    object. On by default: it has one reading, loses nothing, and is how OpenAI-style interfaces write them.
     ``extra_braces``: closing braces after the complete object are dropped.
     ``raw_newlines``: line breaks, tabs and other control characters may stand unescaped in strings.
     ``missing_close``: a complete JSON object whose ``</tool_call>`` is missing is a call.
-    ``bare_json``: a JSON object with ``name`` and ``arguments`` at the start of a line, without tags, is a call.
+    ``bare_json``: a JSON object with ``name`` and ``arguments`` at the start of a line, without tags, is a
+    call.
 
     Single quotes are never repaired: what they delimit cannot be known.
     """
@@ -59,7 +60,7 @@ class ParsedCall:
     position: int | None = None
 
 
-# -- where a body ends ------------------------------------------------------------------------------------------
+# -- where a body ends ----------------------------------------------------------------------------------
 
 
 class Seen(Enum):
@@ -87,10 +88,12 @@ def partial_tag(text: str, begin: int, tags: tuple[str, ...]) -> int:
 class BodyScan:
     """Reads a body only as closely as its end needs: strings exactly, the rest by what may follow what.
 
-    It accepts some texts that are no JSON (the JSON decoder refuses them later, and says where), but it notices
-    a quote too few or too many at once: a value cannot directly follow a value. Each scan that passes a tag
-    inside a string excludes all but one other scan from passing it, so restarting after a broken block keeps
-    the whole parse linear.
+    It accepts some texts that are no JSON (the JSON decoder refuses them later, and says where), but it
+    notices a quote too few or too many at once: a value cannot directly follow a value.
+
+    Going back to the end of a broken block keeps the whole parse linear: of two scans that cover the same text,
+    one began outside of a string where the other was inside of one, so they stay opposite, and at the next
+    tag the one that is outside ends. No text is covered by more than two.
     """
 
     def __init__(self) -> None:
@@ -165,7 +168,7 @@ def _match_end(pattern: re.Pattern[str], text: str, position: int) -> int:
     return position if match is None else match.end()
 
 
-# -- what a body says -------------------------------------------------------------------------------------------
+# -- what a body says -----------------------------------------------------------------------------------
 
 
 class _Refused(Exception):

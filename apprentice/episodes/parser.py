@@ -9,9 +9,9 @@ A turn is text, thinking (``<think>...</think>``) and calls::
 The rules, each of them tested:
 
 * Tags inside a JSON string belong to the string. A block ends at the first ``</tool_call>`` outside of one.
-* A block that is broken JSON ends at the first ``</tool_call>`` or ``<tool_call>`` after its opening (after its
-  value, where brackets balance), in a string or not: broken JSON has no strings to trust. So a bad block does
-  not swallow the good one after it.
+* A block that is broken JSON ends at the first ``</tool_call>`` or ``<tool_call>`` after its opening (after
+  its value, where brackets balance), in a string or not: broken JSON has no strings to trust. So a bad block
+  does not swallow the good one after it.
 * A block without an end is TRUNCATED.
 * Calls inside thinking are thoughts. Thinking that is never closed runs to the end of the turn.
 * Every refusal has a :class:`CallError`, a message for the controller, and the position of what is wrong.
@@ -38,6 +38,7 @@ from apprentice.episodes._call_json import (
     partial_tag,
     read_call,
 )
+from apprentice.episodes._code_fence import strip_code_fence
 from apprentice.episodes.actions import CallError
 
 __all__ = [
@@ -100,10 +101,11 @@ class _Block:
         """Text of the block that came in earlier pieces."""
         self.scan = BodyScan()
         self.broken = False
+        self.ended = False
 
 
 class TurnParser:
-    """The parser, fed piece by piece (characters, tokens, whole turns): the pieces do not change the result."""
+    """The parser, fed piece by piece (characters, tokens, turns): the pieces do not change the result."""
 
     def __init__(self, repairs: Repairs = DEFAULT, *, thinking: bool = False) -> None:
         self._repairs = repairs
@@ -147,13 +149,11 @@ class TurnParser:
                 position = self._outside(position, final=final)
                 if self._block is None:
                     break
-            end = self._inside(self._block, position, final=final)
-            if self._block is not None:
-                position = end
-                kept = max(0, self._block.start - self._base)
-                self._block.head.append(self._text[kept:position])
+            block = self._block
+            position = self._inside(block, position, final=final)
+            if not block.ended:
+                block.head.append(self._text[max(0, block.start - self._base) : position])
                 break
-            position = end
         self._text = self._text[position:]
         self._base += position
 
@@ -219,11 +219,12 @@ class TurnParser:
         raw = self._text[begin:behind]
         body = (len(OPEN), end - block.start)
         self._calls.append(read_call(raw, block.start, body, closed=closed, repairs=self._repairs))
+        block.ended = True
         self._block = None
         return behind
 
 
-# -- calls without tags -----------------------------------------------------------------------------------------
+# -- calls without tags ---------------------------------------------------------------------------------
 
 _BARE: Final = re.compile(r"^[ \t]*(\{)", re.MULTILINE)
 _MOST_BARE: Final = 8  # candidates looked at in one turn: each costs up to the length of the turn
@@ -285,38 +286,3 @@ def _cut(segments: list[tuple[int, str]], calls: list[ParsedCall]) -> list[tuple
                 position = call.end
         out.append((position, text[position - start :]))
     return out
-
-
-# -- code -------------------------------------------------------------------------------------------------------
-
-_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.MULTILINE)
-_PYTHON: Final = frozenset({"python", "py", "python3", "ipython", "ipython3", "pycon"})
-_TRIPLE: Final = re.compile(r"\"{3}|'{3}")
-
-
-def strip_code_fence(code: str) -> str:
-    """Python without its Markdown: what stands between code fences, where there are any.
-
-    The one rule for several blocks: those labelled as Python, else those without a label, joined by a line
-    break in their order (one cell, as the answer was meant to be read). Without such a block, and without an
-    opening fence at the start of a line outside of a triple-quoted string, the code is returned as it is, to
-    the byte. A fence that is never closed runs to the end.
-    """
-    if "```" not in code and "~~~" not in code:
-        return code
-    blocks: list[tuple[str, str]] = []
-    position = 0
-    while (opening := _FENCE.search(code, position)) is not None:
-        before = code[position : opening.start()]
-        if len(_TRIPLE.findall(before)) % 2:  # inside of a triple-quoted string: part of a program
-            return code
-        fence, label = opening.group(1), opening.group(2).lower()
-        begin = min(opening.end() + 1, len(code))
-        closing = re.compile(rf"^ {{0,3}}{re.escape(fence)}[`~]*[ \t]*$", re.MULTILINE).search(code, begin)
-        end, position = (len(code), len(code)) if closing is None else closing.span()
-        blocks.append((label, code[begin:end]))
-    for wanted in (_PYTHON, frozenset({""})):
-        chosen = [text for label, text in blocks if label in wanted]
-        if chosen:
-            return "\n".join(text.removesuffix("\n") for text in chosen)
-    return code

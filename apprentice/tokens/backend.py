@@ -70,8 +70,8 @@ def _require_lossless(shape: dict[str, Any]) -> None:
         raise TemplateError(f"the tokenizer is not byte-level; {_FAMILY}")
     if any(step["add_prefix_space"] for step in byte_level):
         raise TemplateError(
-            "the tokenizer adds a space before text (add_prefix_space), so text would not survive a round trip; "
-            "load it with add_prefix_space=False"
+            "the tokenizer adds a space before text (add_prefix_space), so text would not survive a round "
+            "trip; load it with add_prefix_space=False"
         )
     for step in pre:
         if step["type"] == "Split" and step["behavior"] == "Removed":

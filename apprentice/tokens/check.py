@@ -187,6 +187,6 @@ def _require_same_but_thinking(appended: str, full: str) -> None:
     raise TemplateError(
         "the chat template does not continue a tool conversation as Qwen's does: at character "
         f"{at} the episode writes {ours[max(0, at - 30) : at + 40]!r}, the template "
-        f"{theirs[max(0, at - 30) : at + 40]!r}; use a model of the Qwen family or SmolLM2, or give the tokenizer "
-        "that family's chat template"
+        f"{theirs[max(0, at - 30) : at + 40]!r}; use a model of the Qwen family or SmolLM2, or give the "
+        "tokenizer that family's chat template"
     )

@@ -90,14 +90,14 @@ class ChatCodec:
         return self._template
 
     def is_control(self, token_id: int) -> bool:
-        """Whether the id is an added token (special or not): structure, which untrusted text never becomes."""
+        """Whether the id is an added token, special or not: structure, which untrusted text never becomes."""
         return token_id in self._control_ids
 
     def added_id(self, text: str) -> int | None:
         """Id of an added token such as ``<tool_call>``; None where the model writes it as plain text."""
         return self._added.get(text)
 
-    # -- text to ids ----------------------------------------------------------------------------------------
+    # -- text to ids ------------------------------------------------------------------------------------
 
     def representable(self, text: str) -> str:
         """``text`` as this vocabulary can hold it; for the Qwen family any valid Unicode, unchanged.
@@ -194,7 +194,7 @@ class ChatCodec:
             i = run
         return cuts
 
-    # -- conversations --------------------------------------------------------------------------------------
+    # -- conversations ----------------------------------------------------------------------------------
 
     def prompt_parts(
         self,
@@ -245,14 +245,14 @@ class ChatCodec:
         closing = f"\n</tool_response>{IM_END}\n{self._template.generation_prompt}"
         return [*parts, Part(closing, trusted=True)]
 
-    # -- ids to text ----------------------------------------------------------------------------------------
+    # -- ids to text ------------------------------------------------------------------------------------
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; empty for an id beyond the tokenizer (a padded embedding row)."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids with control tokens kept as text and nothing cleaned up; invalid UTF-8 becomes U+FFFD."""
+        """Text of ids; control tokens stay as text, nothing is cleaned up, invalid UTF-8 becomes U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
 

@@ -49,18 +49,18 @@ class ChatTemplate:
 
     Each text of a message is replaced by a placeholder before the template runs, and put back after: the
     template can neither read nor rewrite it, so what is a message's text is known to the character. Two
-    consequences, both wanted: a user's ``</think>`` or ``<tool_response>`` does not steer the template, and an
-    assistant's earlier thinking stays where it is (a template that would delete or trim it is reported by
+    consequences, both wanted: a user's ``</think>`` or ``<tool_response>`` does not steer the template, and
+    an assistant's earlier thinking stays where it is (a template that would delete or trim it is reported by
     :func:`apprentice.tokens.check_template`).
 
     A template that does not know ``tools`` (SmolLM2's) gets the conversation in Qwen's convention: the tools
-    block of Table 7 ends the system message (or is the system message), calls follow the assistant's text, and
-    consecutive tool messages become one user turn of ``<tool_response>`` blocks.
+    block of Table 7 ends the system message (or is the system message), calls follow the assistant's text,
+    and consecutive tool messages become one user turn of ``<tool_response>`` blocks.
 
     What a template adds by itself stays: without a system message SmolLM2's opens with "You are a helpful AI
     assistant named SmolLM, trained by Hugging Face" and Qwen2.5's with "You are Qwen, created by Alibaba
-    Cloud. You are a helpful assistant." Qwen3's adds nothing. With ``tools``, SmolLM2's default is replaced by
-    the tools block; Qwen2.5's is kept by its template. Give a system message to have no default.
+    Cloud. You are a helpful assistant." Qwen3's adds nothing. With ``tools``, SmolLM2's default is replaced
+    by the tools block; Qwen2.5's is kept by its template. Give a system message to have no default.
     """
 
     def __init__(self, tokenizer: Any, kwargs: dict[str, Any], added: tuple[str, ...]) -> None:
@@ -202,7 +202,8 @@ class _Placeholders:
         if dropped or self._prefix in "".join(part.text for part in parts if part.trusted):
             what = f"drops the {dropped[0]}" if dropped else "rewrites a message's text"
             raise TemplateError(
-                f"the chat template {what}: put it where the template writes it, or use the family's own template"
+                f"the chat template {what}: put it where the template writes it, or use the family's own "
+                "template"
             )
         return [part for part in parts if part.text]
 
