@@ -32,8 +32,8 @@ def call_counts(trajectories: Sequence[Trajectory]) -> tuple[Counter[str], Count
 def trajectory_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means a trajectory: reward, accuracy, calls by tool, expert and error, tokens by owner, truncation.
 
-    ``calls/...`` and ``tokens/...`` are counts divided by the number of trajectories. ``accuracy`` is the share
-    with verdict ``correct``; both it and ``reward/mean`` are over scored trajectories only.
+    ``calls/...`` and ``tokens/...`` are counts divided by the number of trajectories. ``accuracy`` is the
+    share with verdict ``correct``; both it and ``reward/mean`` are over scored trajectories only.
 
     Returns:
         An empty dict for no trajectories.
@@ -61,7 +61,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def counter_metrics(counters: RolloutCounters) -> dict[str, float]:
-    """What infrastructure cost: dropped groups, replaced samples, failures by kind; sampled tokens a second."""
+    """What infrastructure cost: dropped groups, replaced samples, failures by kind; tokens a second."""
     metrics = {
         "groups/dropped": float(counters.dropped_groups),
         "samples/replaced": float(counters.replaced),
