@@ -100,6 +100,9 @@ class VllmBackend(Strict):
     max_model_len: PositiveInt = 16384
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     kv_cache_gib: PositiveFloat = Field(1.0, description="Size of the KV cache; CPU engines only.")
+    chat_template_kwargs: dict[str, object] = Field(
+        default_factory=dict, description="E.g. {enable_thinking: false}."
+    )
     engine_args: dict[str, object] = Field(default_factory=dict)
 
 
