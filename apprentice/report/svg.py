@@ -1,0 +1,211 @@
+"""Charts over steps as inline SVG: lines, and stacked columns.
+
+Hand-made, so that the report stays one light file that follows the reader's light or dark scheme (colours are
+CSS classes, see ``page.css``). Each function returns markup that is safe to insert: all text is escaped here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from apprentice.report.scale import format_number, moving_mean, nice_ticks
+
+__all__ = [
+    "Series",
+    "line_chart",
+    "stacked_columns",
+]
+
+_WIDTH, _HEIGHT = 356.0, 190.0
+_LEFT, _TOP, _BOTTOM = 44.0, 10.0, 22.0
+_CHARACTER = 6.0  # width of one at the labels' font size, roughly
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: equally long ``x`` (steps) and ``y``; ``colour`` a CSS class (``c0``, ``expert``)."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    unit: str = "",
+    zero: bool = False,
+    y_range: tuple[float, float] | None = None,
+    x_label: str = "step",
+) -> Markup:
+    """Lines over steps. From 24 points on a moving mean is drawn over the faint raw values.
+
+    Args:
+        series: at least one, none of them empty.
+        title: for the figure's caption and for screen readers.
+        unit: of the vertical axis.
+        zero: let the axis begin at zero.
+        y_range: the axis' ends, when the quantity has natural ones.
+        x_label: name of the horizontal axis.
+    """
+    all_x = [x for s in series for x in s.x]
+    all_y = [y for s in series for y in s.y]
+    low, high = y_range or (min(all_y), max(all_y))
+    if zero:
+        low = min(low, 0.0)
+    ticks = nice_ticks(low, high, 4)
+    low, high = (min(low, ticks[0]), max(high, ticks[-1])) if y_range is None else (low, high)
+    # One line needs no name: the caption has it.
+    labels = [
+        f"{s.label} {format_number(s.y[-1])}" if len(series) > 1 else format_number(s.y[-1]) for s in series
+    ]
+    plot = _Plot(min(all_x), max(all_x), low, high, labels)
+    parts = [plot.grid([t for t in ticks if low <= t <= high], x_label)]
+    ends: list[tuple[float, str, str]] = []
+    for s, label in zip(series, labels, strict=True):
+        smooth = moving_mean(s.y) if len(s.y) >= 24 else list(s.y)
+        if len(s.y) >= 24:
+            parts.append(plot.path(s.x, s.y, f"raw {s.colour}"))
+        parts.append(plot.path(s.x, smooth, f"line {s.colour}"))
+        if len(s.x) == 1:
+            parts.append(
+                Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"/>').format(
+                    s.colour, plot.x(s.x[0]), plot.y(s.y[0])
+                )
+            )
+        ends.append((plot.y(smooth[-1]), label, s.colour))
+    parts.append(_end_labels(ends, plot.right + 5))
+    return _figure(title, unit, parts, plot, series)
+
+
+def stacked_columns(series: Sequence[Series], *, title: str, unit: str = "", x_label: str = "step") -> Markup:
+    """One column a step, the series stacked in order from the bottom. All series share their ``x``."""
+    x = series[0].x
+    totals = [sum(s.y[i] for s in series) for i in range(len(x))]
+    ticks = nice_ticks(0.0, max(totals), 4)
+    step = min((b - a for a, b in itertools.pairwise(x)), default=1.0)
+    labels = [f"{s.label} {format_number(s.y[-1])}" for s in series]
+    plot = _Plot(min(x) - step / 2, max(x) + step / 2, 0.0, max(ticks[-1], max(totals)), labels)
+    parts = [plot.grid(ticks, x_label, x_ends=(min(x), max(x)))]
+    base = [0.0] * len(x)
+    pitch = plot.x(step) - plot.x(0)
+    width = pitch * 0.86 if pitch > 8 else pitch + 0.2  # many columns: no gaps, they would flicker
+    ends = []
+    for s, label in zip(series, labels, strict=True):
+        rects = []
+        for i, value in enumerate(s.y):
+            top, bottom = plot.y(base[i] + value), plot.y(base[i])
+            if bottom - top >= 0.05:
+                rects.append(
+                    f"M{plot.x(x[i]) - width / 2:.1f} {bottom:.1f}h{width:.1f}V{top:.1f}h-{width:.1f}z"
+                )
+            base[i] += value
+        parts.append(Markup('<path class="fill {}" d="{}"/>').format(s.colour, "".join(rects)))
+        ends.append((plot.y(base[-1] - s.y[-1] / 2), label, s.colour))
+    parts.append(_end_labels(ends, plot.right + 5))
+    return _figure(title, unit, parts, plot, series)
+
+
+class _Plot:
+    """Maps data to the picture."""
+
+    left, top, bottom = _LEFT, _TOP, _HEIGHT - _BOTTOM
+
+    def __init__(
+        self, x_low: float, x_high: float, y_low: float, y_high: float, labels: Sequence[str]
+    ) -> None:
+        self.right = _WIDTH - min(150.0, max(34.0, 10 + _CHARACTER * max(map(len, labels))))
+        self.x_low, self.x_high = (x_low, x_high) if x_high > x_low else (x_low - 1, x_high + 1)
+        self.y_low, self.y_high = (y_low, y_high) if y_high > y_low else (y_low - 1, y_high + 1)
+
+    def x(self, value: float) -> float:
+        return self.left + (value - self.x_low) / (self.x_high - self.x_low) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        share = (value - self.y_low) / (self.y_high - self.y_low)
+        return self.bottom - min(1.0, max(0.0, share)) * (self.bottom - self.top)
+
+    def path(self, x: Sequence[float], y: Sequence[float], css: str) -> Markup:
+        points = " ".join(f"{self.x(a):.1f},{self.y(b):.1f}" for a, b in zip(x, y, strict=True))
+        return Markup('<polyline class="{}" points="{}"/>').format(css, points)
+
+    def grid(self, ticks: Sequence[float], x_label: str, x_ends: tuple[float, float] | None = None) -> Markup:
+        parts = []
+        for tick in ticks:
+            parts.append(
+                Markup(
+                    '<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+                    '<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>'
+                ).format(
+                    self.left,
+                    self.right,
+                    self.left - 6,
+                    self.y(tick) + 3.5,
+                    format_number(tick),
+                    y=self.y(tick),
+                )
+            )
+        low, high = x_ends or (self.x_low, self.x_high)
+        shown = [t for t in nice_ticks(low, high, 4) if low <= t <= high and float(t).is_integer()]
+        for tick in shown:
+            parts.append(
+                Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>').format(
+                    self.x(tick), self.bottom + 14, format_number(tick)
+                )
+            )
+        parts.append(
+            Markup('<text class="tick" x="{:.1f}" y="{:.1f}">{}</text>').format(
+                self.right + 8, self.bottom + 14, x_label
+            )
+        )
+        return Markup("").join(parts)
+
+
+def _figure(title: str, unit: str, parts: Sequence[Markup], plot: _Plot, series: Sequence[Series]) -> Markup:
+    data = {
+        "left": plot.left,
+        "right": plot.right,
+        "low": plot.x_low,
+        "high": plot.x_high,
+        "series": [{"label": s.label, "x": list(s.x), "y": [float(f"{v:.4g}") for v in s.y]} for s in series],
+    }
+    return Markup(
+        '<figure><figcaption>{}<span class="unit">{}</span></figcaption>'
+        '<svg class="chart" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}" data-chart="{}">'
+        '{}<line class="cursor" y1="{:.0f}" y2="{:.0f}"/></svg></figure>'
+    ).format(
+        title,
+        unit,
+        _WIDTH,
+        _HEIGHT,
+        title,
+        escape(json.dumps(data)),
+        Markup("").join(parts),
+        plot.top,
+        plot.bottom,
+    )
+
+
+def _end_labels(ends: Sequence[tuple[float, str, str]], x: float) -> Markup:
+    """Labels at the ends of lines, moved apart so that none covers another."""
+    gap = 12.5
+    placed = sorted(ends)
+    heights = [y for y, _, _ in placed]
+    for i in range(1, len(heights)):
+        heights[i] = max(heights[i], heights[i - 1] + gap)
+    overflow = heights[-1] - (_HEIGHT - _BOTTOM + 2)
+    if overflow > 0:
+        heights[-1] -= overflow
+        for i in range(len(heights) - 2, -1, -1):
+            heights[i] = min(heights[i], heights[i + 1] - gap)
+    return Markup("").join(
+        Markup('<text class="end {}" x="{:.1f}" y="{:.1f}">{}</text>').format(colour, x, y + 3.5, text)
+        for y, (_, text, colour) in zip(heights, placed, strict=True)
+    )
