@@ -85,7 +85,6 @@ class VersionGate:
         Raises:
             StaleEngineError: the engine is stale, or the update that was waited for failed.
         """
-        self.check()
         while not self._open.is_set():
             await self._open.wait()  # bounded by the update's own deadline
         version = self.check()
