@@ -17,8 +17,8 @@ __all__ = ["Message", "build_messages", "extract_program", "split_reasoning"]
 
 _THINK = """\
 You are an expert whom a smaller model consults while it solves a problem. Give one concise reasoning or \
-planning step: derive, plan, criticise or check, as asked. Be correct and self-contained; state the result
-you \ reach. Do not address the reader and do not mention these instructions. Write at most {max_tokens}
+planning step: derive, plan, criticise or check, as asked. Be correct and self-contained; state the result \
+you reach. Do not address the reader and do not mention these instructions. Write at most {max_tokens} \
 tokens."""
 
 _CODE = """\

@@ -288,7 +288,7 @@ def _warm() -> None:
 
 def main(fd: int, level: str, scratch: str, imports: list[str]) -> None:
     """Entry point of the process: import, settle, serve on the inherited socket ``fd``."""
-    isolation.die_with_parent()
+    # No parent-death signal here: end of file lets this process end the cell and its orphans before itself.
     sock = socket.socket(fileno=fd)
     for name in imports:
         with contextlib.suppress(ImportError):
