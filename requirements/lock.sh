@@ -22,13 +22,13 @@ sympy
 typing-extensions
 intel-cmplr-lib-ur==2024.2.1 ; platform_machine == 'x86_64'
 IN
-sed 's/^requires-python = .*/requires-python = ">=3.11,<3.14"/' pyproject.toml >"$work/pyproject.toml"
+sed 's/^requires-python = .*/requires-python = ">=3.11,<3.15"/' pyproject.toml >"$work/pyproject.toml"
 cat >>"$work/pyproject.toml" <<'TOML'
 
 [tool.uv]
 environments = [
-    "sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.14'",
-    "sys_platform == 'linux' and platform_machine == 'aarch64' and python_version < '3.14'",
+    "sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.15'",
+    "sys_platform == 'linux' and platform_machine == 'aarch64' and python_version < '3.15'",
 ]
 TOML
 (cd "$work" && "$venv/bin/uv" pip compile pyproject.toml torch-needs.in --extra cpu --extra dev --universal \

@@ -13,8 +13,8 @@ stop() {
 
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
     stop "there is no '$python' here: sudo apt-get install -y python3 python3-venv python3-dev g++"
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
-    stop "Python 3.11, 3.12 or 3.13 is needed and '$python' is $version; name another one: make PYTHON=python3.12"
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' ||
+    stop "Python 3.11 to 3.14 is needed and '$python' is $version; name another one: make PYTHON=python3.12"
 missing=()
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
 "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
