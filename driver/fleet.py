@@ -1,0 +1,162 @@
+"""All actors of a run behind named, typed methods. Stages talk to this, never to an actor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from apprentice.config.schema import Config, OptimizerConfig, SamplingConfig
+from apprentice.data.problem import Problem
+from apprentice.errors import InfrastructureError
+from apprentice.learning.batch import TrainingBatch
+from apprentice.rollout.ports import ExpertClient, PythonRunner
+from apprentice.rollout.types import Progress, RolloutResult, merge_results, split_rollouts
+from driver.remote import gather
+from driver.weight_sync import SyncReport, sync_weights
+
+__all__ = ["Fleet"]
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Handles by name, and the policy version that every engine serves.
+
+    ``on_progress(done, total)`` hears of finished episodes about once a second; ``beat(what)`` is the
+    watchdog's: it is called only when something moved.
+    """
+
+    config: Config
+    learners: dict[str, Any] = field(default_factory=dict)
+    workers: dict[str, Any] = field(default_factory=dict)
+    pools: dict[str, Any] = field(default_factory=dict)
+    experts: ExpertClient | None = None
+    python: PythonRunner | None = None
+    version: int = 0
+    beat: Callable[[str], None] = lambda what: None
+
+    # ---- rollouts ----
+
+    def sample(
+        self,
+        problems: Sequence[Problem],
+        *,
+        mode: str,
+        samples: int,
+        sampling: SamplingConfig,
+        step: int,
+        what: str,
+        max_rollout_tokens: int | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> RolloutResult:
+        """Sample and verify ``samples`` trajectories of every problem, spread over the engines.
+
+        Raises:
+            InfrastructureError: an engine died, nothing answered in time, or every group was dropped.
+        """
+        requests = split_rollouts(
+            problems,
+            len(self.workers),
+            mode=mode,
+            samples=samples,
+            sampling=sampling,
+            seed=self.config.seed,
+            step=step,
+            max_rollout_tokens=max_rollout_tokens,
+        )
+        handles = list(self.workers.items())[: len(requests)]
+        refs = {name: worker.run.remote(r) for (name, worker), r in zip(handles, requests, strict=True)}
+        watch = _ProgressWatch(dict(handles), what, self.beat, on_progress)
+        results = gather(refs, timeout_s=self.config.deadlines.step_s, what=what, on_wait=watch)
+        merged = merge_results(results.values())
+        watch.finish(merged.counters.episodes, len(problems) * samples)
+        if problems and merged.counters.dropped_groups == merged.counters.groups:
+            raise InfrastructureError(
+                f"{what}: every group was dropped: {merged.counters.describe()}. Repair the experts or the "
+                "sandbox (see the log of the rollout actors): nothing can be trained or scored on that"
+            )
+        self.beat(what)
+        return merged
+
+    # ---- learning ----
+
+    def train_policy(self, batch: TrainingBatch, objective: Any, what: str) -> Any:
+        """One batch of Stage I on all ranks; the statistics of its last optimizer step."""
+        return self._on_ranks("train_policy", ray.put(batch), objective, what=what)[-1]
+
+    def train_sft(self, batch: TrainingBatch, objective: Any, what: str) -> Any:
+        """One optimizer step of supervised fine-tuning on all ranks."""
+        return self._on_ranks("train_sft", ray.put(batch), objective, what=what)
+
+    def reset_optimizer(self, optimizer: OptimizerConfig, total_steps: int) -> None:
+        """A new stage begins: forget moments and step count."""
+        self._on_ranks("reset_optimizer", optimizer, total_steps, what="reset the optimizer")
+
+    def save(self, folder: str) -> None:
+        """Write a checkpoint in Hugging Face format."""
+        self._on_ranks("save", folder, what=f"save {folder}")
+
+    def sync_weights(self) -> SyncReport:
+        """Give every engine the learners' weights under the next policy version."""
+        report = sync_weights(
+            self.learners, self.workers, self.version + 1, self.config.weight_sync.timeout_s
+        )
+        self.version += 1
+        self.beat(f"weight sync to version {self.version}")
+        return report
+
+    def _on_ranks(self, method: str, *arguments: Any, what: str) -> Any:
+        refs = {name: getattr(learner, method).remote(*arguments) for name, learner in self.learners.items()}
+        answers = gather(refs, timeout_s=self.config.deadlines.step_s, what=what)
+        self.beat(what)
+        return next(iter(answers.values()))  # statistics are equal on all ranks
+
+    # ---- end ----
+
+    def stop(self) -> None:
+        """End every actor. Best effort: what does not answer is killed."""
+        closing = [worker.stop.remote() for worker in self.workers.values()]
+        closing += [pool.close.remote() for pool in self.pools.values()]
+        closing += [learner.close.remote() for learner in self.learners.values()]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=20.0)
+        for handle in [*self.workers.values(), *self.pools.values(), *self.learners.values()]:
+            ray.kill(handle)
+
+
+class _ProgressWatch:
+    """Asks the rollout actors how far they are, and tells the bar and the watchdog when that moved."""
+
+    def __init__(
+        self,
+        workers: Mapping[str, Any],
+        what: str,
+        beat: Callable[[str], None],
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._workers, self._what, self._beat, self._on_progress = workers, what, beat, on_progress
+        self._asked: list[ray.ObjectRef] = []
+        self._last = (-1, -1)
+
+    def __call__(self) -> None:
+        if self._asked:
+            ready, _ = ray.wait(self._asked, num_returns=len(self._asked), timeout=0)
+            if len(ready) < len(self._asked):
+                return  # an actor is busy within one engine step; ask again later
+            try:
+                answers: list[Progress] = ray.get(self._asked, timeout=1.0)
+            except ray.exceptions.RayError:
+                return  # the run's own reference reports a dead actor, with a better message
+            moved = (sum(a.done for a in answers), sum(a.sampled_tokens for a in answers))
+            if moved != self._last:
+                self._last = moved
+                self._beat(self._what)
+            if self._on_progress is not None:
+                self._on_progress(moved[0], sum(a.total for a in answers))
+        self._asked = [worker.progress.remote() for worker in self._workers.values()]
+
+    def finish(self, done: int, total: int) -> None:
+        if self._on_progress is not None:
+            self._on_progress(done, total)

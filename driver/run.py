@@ -1,0 +1,230 @@
+"""Whole runs: what `apprentice train`, `evaluate` and `trajectories collect` do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from apprentice.config.schema import Config, OptimizerConfig
+from apprentice.data.load import load_data
+from apprentice.data.order import ProblemStream
+from apprentice.errors import ConfigError
+from apprentice.metrics.logger import MetricsLogger
+from apprentice.metrics.memory import MemorySampler
+from apprentice.metrics.scores import mean_at_k, paired_difference
+from apprentice.models import resolve_model
+from apprentice.report.build import build_report
+from apprentice.report.summary import format_table, write_summary
+from apprentice.results import read_all_results
+from apprentice.run_folder import Checkpoint, RunFolder
+from apprentice.tokens.codec import ChatCodec
+from driver.cluster import cluster
+from driver.context import Run
+from driver.evaluation import evaluate_mode
+from driver.spawn import spawn_fleet
+from driver.stage1 import run_stage1
+from driver.stage2 import collect as collect_trajectories
+from driver.stage2 import run_stage2
+from driver.warmup import run_warmup
+from driver.watchdog import Watchdog
+
+__all__ = ["collect", "evaluate", "train", "units"]
+
+_log = logging.getLogger(__name__)
+
+
+def units(config: Config) -> list[str]:
+    """What a run does, in order: stages, and the evaluations at the point where their weights exist."""
+    modes = config.evaluation.modes if "evaluate" in config.stages else ()
+    out = ["evaluate/base"] if "base" in modes else []
+    out += [stage for stage in ("warmup", "stage1") if stage in config.stages]
+    out += [f"evaluate/{mode}" for mode in ("collaborative", "experts_removed") if mode in modes]
+    if "stage2" in config.stages and config.stage2.enabled:
+        out.append("stage2")
+    return out + (["evaluate/internalized"] if "internalized" in modes else [])
+
+
+def train(config: Config, *, address: str | None = None, resume: str | None = None) -> int:
+    """Run every stage of a recipe; 0 when all of it is done.
+
+    Args:
+        address: of an existing Ray cluster; None: see :func:`driver.cluster.cluster`.
+        resume: folder of an unfinished run: goes on after the last unit (or checkpoint of Stage I) that was
+            finished, with that run's own configuration. Optimizer moments start anew.
+    """
+    folder = RunFolder.open(resume, resume=True) if resume else RunFolder.create(config)
+    config = folder.config if resume else config
+    state = folder.read_state() or {}
+    completed: list[str] = list(state.get("completed", []))
+    todo = [unit for unit in units(config) if unit not in completed]
+    if not todo:
+        print(f"{folder.path}: nothing is left to do; all of {', '.join(units(config))} is finished")
+        return 0
+    checkpoint = _last_checkpoint(folder)
+    with _running(config, folder, address, checkpoint, learner=_needs_learner(todo)) as run:
+        for unit in todo:
+            _log.info("%s begins", unit)
+            began = time.monotonic()
+            _UNITS[unit](run)
+            run.seconds[unit] = time.monotonic() - began
+            completed.append(unit)
+            folder.write_state(
+                unit, 0, completed=completed, seconds=run.seconds, position=run.stream.position
+            )
+    _finish(folder, run, config)
+    return 0
+
+
+def evaluate(
+    config: Config,
+    *,
+    checkpoint: str | None = None,
+    modes: Sequence[str] | None = None,
+    address: str | None = None,
+) -> int:
+    """Score one set of weights in some modes, without a learner; 0 when done."""
+    chosen = tuple(modes or config.evaluation.modes)
+    unknown = [mode for mode in chosen if f"evaluate/{mode}" not in _UNITS]
+    if unknown:
+        known = [unit.split("/")[1] for unit in _UNITS if unit.startswith("evaluate/")]
+        raise ConfigError(f"evaluation mode {unknown[0]!r} does not exist; modes are {', '.join(known)}")
+    if checkpoint is not None:
+        controller = config.controller.model_copy(update={"model": checkpoint, "revision": None})
+        config = config.model_copy(update={"controller": controller})
+    folder = RunFolder.create(config.model_copy(update={"name": f"{config.name}-evaluate"}))
+    with _running(config, folder, address, None, learner=False) as run:
+        for mode in chosen:
+            began = time.monotonic()
+            evaluate_mode(run, mode)
+            run.seconds[f"evaluate/{mode}"] = time.monotonic() - began
+    _finish(folder, run, config)
+    return 0
+
+
+def collect(config: Config, *, checkpoint: str | None = None, address: str | None = None) -> int:
+    """Only Stage II's collection: sample, filter and select verified trajectories for a review."""
+    if checkpoint is not None:
+        controller = config.controller.model_copy(update={"model": checkpoint, "revision": None})
+        config = config.model_copy(update={"controller": controller})
+    folder = RunFolder.create(config)
+    with _running(config, folder, address, None, learner=False) as run:
+        collect_trajectories(run)
+    print(f"candidates are in {folder.path}; read them with `apprentice trajectories review {folder.path}`")
+    return 0
+
+
+# ---------------------------------------------------------------- units
+
+
+def _stage1(run: Run) -> None:
+    last = run.folder.latest_complete("stage1")
+    run_stage1(run, first_step=last.step if last else 0)
+
+
+_UNITS: dict[str, Callable[[Run], object]] = {
+    "evaluate/base": lambda run: evaluate_mode(run, "base"),
+    "warmup": run_warmup,
+    "stage1": _stage1,
+    "evaluate/collaborative": lambda run: evaluate_mode(run, "collaborative"),
+    "evaluate/experts_removed": lambda run: evaluate_mode(run, "experts_removed"),
+    "stage2": run_stage2,
+    "evaluate/internalized": lambda run: evaluate_mode(run, "internalized"),
+}
+
+
+def _needs_learner(todo: Sequence[str]) -> bool:
+    return any(not unit.startswith("evaluate/") for unit in todo)
+
+
+def _first_optimizer(config: Config) -> OptimizerConfig:
+    stage = {"warmup": config.warmup, "stage1": config.stage1, "stage2": config.stage2}
+    return next(stage[s].optimizer for s in ("warmup", "stage1", "stage2") if s in config.stages)
+
+
+def _last_checkpoint(folder: RunFolder) -> Checkpoint | None:
+    for stage in ("stage2", "stage1", "warmup"):
+        if (found := folder.latest_complete(stage)) is not None:
+            return found
+    return None
+
+
+# ---------------------------------------------------------------- around them
+
+
+@contextlib.contextmanager
+def _running(
+    config: Config, folder: RunFolder, address: str | None, checkpoint: Checkpoint | None, *, learner: bool
+) -> Iterator[Run]:
+    """Data, actors, watchdog, logger and memory sampler of a run, up within the block."""
+    sets = load_data(config.data)
+    source = str(checkpoint.path) if checkpoint else config.controller.model
+    model = str(resolve_model(source, None if checkpoint else config.controller.revision))
+    position = int(checkpoint.info.get("position", 0)) if checkpoint else 0
+    with (
+        Watchdog(config.deadlines.stall_s, folder.path / "watchdog.log") as watchdog,
+        MetricsLogger(folder, config.tracking) as logger,
+        MemorySampler() as memory,
+        cluster(config, address),
+    ):
+        began = time.monotonic()
+        everything = [*sets.train, *(p for problems in sets.test.values() for p in problems)]
+        fleet = spawn_fleet(
+            config,
+            model,
+            everything,
+            optimizer=_first_optimizer(config) if learner else None,
+            version=int(checkpoint.info.get("version", 0)) if checkpoint else 0,
+            beat=watchdog.beat,
+        )
+        run = Run(
+            config=config,
+            folder=folder,
+            logger=logger,
+            watchdog=watchdog,
+            fleet=fleet,
+            codec=ChatCodec.from_pretrained(model),
+            train=sets.train,
+            tests=sets.test,
+            stream=ProblemStream(sets.train, config.seed, position),
+            memory=memory,
+            seconds={"start": time.monotonic() - began},
+        )
+        try:
+            yield run
+        finally:
+            fleet.stop()
+
+
+def _finish(folder: RunFolder, run: Run, config: Config) -> None:
+    """Summary, table and report; they need no actor any more."""
+    items = read_all_results(folder.path / "results")
+    evaluation = config.evaluation
+
+    def score(correct: Sequence[Sequence[bool]]) -> object:
+        return mean_at_k(
+            correct, confidence=evaluation.confidence, samples=evaluation.bootstrap_samples, seed=config.seed
+        )
+
+    def gain(first: Sequence[Sequence[bool]], second: Sequence[Sequence[bool]]) -> object:
+        return paired_difference(
+            first,
+            second,
+            confidence=evaluation.confidence,
+            samples=evaluation.bootstrap_samples,
+            seed=config.seed,
+        )
+
+    summary = write_summary(
+        folder,
+        items,
+        score,
+        gain,
+        wall_seconds=sum(run.seconds.values()),
+        peak_memory_bytes=run.memory.peak_bytes,
+    )
+    folder.write_json("timing.json", {unit: round(seconds, 1) for unit, seconds in run.seconds.items()})
+    print(format_table(summary))
+    path = build_report(folder, lambda token: run.codec.decode([token]))
+    print(f"report: {path}")

@@ -1,0 +1,170 @@
+"""Starts, places and readies the actors of a run. The only place where ``ray.remote`` meets our classes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from actors.learner import Learner, LearnerSpec, learner_env
+from actors.rollout_worker import RolloutWorker, RolloutWorkerSpec, engine_env
+from actors.sandbox_pool import SandboxPoolActor, SandboxPoolClient
+from apprentice.config.schema import Config, OptimizerConfig
+from apprentice.data.problem import Problem
+from apprentice.rollout.types import EpisodeFactory
+from driver.fleet import Fleet
+from driver.remote import gather
+from serve.expert import deploy_experts
+
+__all__ = ["episode_factory", "spawn_fleet"]
+
+_log = logging.getLogger(__name__)
+
+
+def episode_factory(model: str, config: Config) -> EpisodeFactory:
+    """Runs inside a rollout actor: loads the tokenizer there, and makes episodes as the recipe says."""
+    from apprentice.episodes.factory import make_episode
+    from apprentice.tokens import ChatCodec
+
+    codec = ChatCodec.from_pretrained(model, revision=config.controller.revision)
+    experts = config.experts if config.stage1.use_experts else ()
+    return functools.partial(_episode, make_episode, codec, config.protocol, experts)
+
+
+def _episode(make: Any, codec: Any, protocol: Any, experts: Any, problem: Problem, **fields: Any) -> Any:
+    return make(fields.pop("mode"), problem, codec, protocol, experts, **fields)
+
+
+def spawn_fleet(
+    config: Config,
+    model: str,
+    problems: Sequence[Problem],
+    *,
+    optimizer: OptimizerConfig | None,
+    version: int = 0,
+    beat: Callable[[str], None] = lambda what: None,
+) -> Fleet:
+    """Start everything side by side and wait until all of it answers.
+
+    Args:
+        model: folder or hub id of the weights that learner and engines start from.
+        problems: all problems of the run, for experts that answer from worked solutions.
+        optimizer: of the first training stage; None starts no learner (evaluation only).
+        version: policy version of these weights.
+
+    Raises:
+        InfrastructureError: an actor did not come up; names it. What was started is ended again.
+    """
+    fleet = Fleet(config=config, version=version, beat=beat)
+    try:
+        _start(fleet, config, model, problems, optimizer)
+    except BaseException:
+        fleet.stop()
+        raise
+    return fleet
+
+
+def _start(
+    fleet: Fleet, config: Config, model: str, problems: Sequence[Problem], optimizer: OptimizerConfig | None
+) -> None:
+    deadline = config.deadlines.start_s
+    fleet.pools = _spawn_pools(config)
+    waiting: dict[str, Any] = {name: pool.ready.remote() for name, pool in fleet.pools.items()}
+    if optimizer is not None:
+        fleet.learners = _spawn_learners(config, model, optimizer)
+        waiting |= _set_up_learners(fleet.learners, deadline)
+    if config.experts:
+        fleet.experts = deploy_experts(config.experts, problems, timeout_s=deadline)
+        fleet.beat("experts are up")
+    fleet.python = SandboxPoolClient(
+        list(fleet.pools.values()), config.sandbox, max_chars=config.protocol.max_output_chars
+    )
+    fleet.workers = _spawn_workers(config, model, fleet)
+    waiting |= {name: worker.start.remote() for name, worker in fleet.workers.items()}
+    gather(waiting, timeout_s=deadline, what="start the actors")
+    fleet.beat("all actors are up")
+
+
+def _spawn_pools(config: Config) -> dict[str, Any]:
+    actor = ray.remote(SandboxPoolActor).options(
+        num_cpus=config.sandbox.num_cpus,
+        max_restarts=-1,
+        max_concurrency=1024,
+        scheduling_strategy="SPREAD",
+    )
+    return {f"sandbox-{i}": actor.remote(config.sandbox) for i in range(config.sandbox.pools)}
+
+
+def _spawn_learners(config: Config, model: str, optimizer: OptimizerConfig) -> dict[str, Any]:
+    threads = None if config.learner.num_gpus else _threads(config)
+    actor = ray.remote(Learner).options(
+        num_cpus=config.learner.num_cpus,
+        num_gpus=config.learner.num_gpus,
+        runtime_env={"env_vars": learner_env(threads)},
+    )
+    spec = LearnerSpec(
+        model=model,
+        learner=config.learner,
+        optimizer=optimizer,
+        seed=config.seed,
+        revision=config.controller.revision,
+        timeout_s=config.deadlines.step_s,
+    )
+    return {f"learner-{rank}": actor.remote(spec) for rank in range(config.learner.ranks)}
+
+
+def _set_up_learners(learners: dict[str, Any], deadline: float) -> dict[str, Any]:
+    first = next(iter(learners))
+    address = gather({first: learners[first].node_address.remote()}, timeout_s=deadline, what="find rank 0")
+    host, port = address[first]
+    return {
+        name: learner.setup.remote(host, port, rank, len(learners))
+        for rank, (name, learner) in enumerate(learners.items())
+    }
+
+
+def _spawn_workers(config: Config, model: str, fleet: Fleet) -> dict[str, Any]:
+    on_gpu = config.rollout.num_gpus > 0
+    actor = ray.remote(RolloutWorker).options(
+        num_cpus=config.rollout.num_cpus,
+        num_gpus=config.rollout.num_gpus,
+        max_concurrency=1024,
+        scheduling_strategy="SPREAD",
+        runtime_env={"env_vars": engine_env(config.rollout, on_gpu, None if on_gpu else _threads(config))},
+    )
+    from apprentice.verify import RuleVerifier
+
+    return {
+        name: actor.remote(
+            RolloutWorkerSpec(
+                name=name,
+                model=model,
+                rollout=config.rollout,
+                max_context=config.controller.max_context,
+                build_episodes=functools.partial(episode_factory, model, config),
+                experts=fleet.experts,
+                python=fleet.python,
+                verifier=RuleVerifier(),
+                transport=_transport(config),
+                version=fleet.version,
+                seed=config.seed,
+            )
+        )
+        for name in (f"rollout-{i}" for i in range(config.rollout.workers))
+    }
+
+
+def _transport(config: Config) -> str:
+    if config.weight_sync.transport != "auto":
+        return config.weight_sync.transport
+    on_gpu = config.rollout.num_gpus > 0 and config.learner.num_gpus > 0
+    return "nccl" if on_gpu else "object_store"
+
+
+def _threads(config: Config) -> int:
+    """OpenMP threads of one CPU actor: learner and engines take turns, so each may use all cores."""
+    return max(1, len(os.sched_getaffinity(0)) // max(config.learner.ranks, config.rollout.workers))

@@ -1,0 +1,82 @@
+"""Stage I: expert-augmented GRPO (RIVET, section 3.3, Eqs. 1-6). A step is one page: sample, train, sync."""
+
+from __future__ import annotations
+
+from apprentice.learning.batch import rl_examples
+from apprentice.learning.updates import PolicyObjective
+from apprentice.metrics.progress import PhaseTimer
+from apprentice.metrics.rollouts import counter_metrics, trajectory_metrics
+from apprentice.metrics.training import policy_metrics
+from apprentice.objectives.advantage import group_relative_advantages, zero_signal_share
+from apprentice.trajectory import trajectories_from_table
+from driver.context import Run
+from driver.evaluation import evaluate_mode
+
+__all__ = ["run_stage1", "stage1_step"]
+
+STAGE = "stage1"
+
+
+def run_stage1(run: Run, first_step: int = 0) -> None:
+    """All steps of Stage I; ends with a checkpoint, C_RL."""
+    config = run.config.stage1
+    run.fleet.reset_optimizer(config.optimizer, config.steps * config.updates_per_step)
+    with run.progress(config.steps, STAGE, "step", initial=first_step) as bar:
+        for step in range(first_step, config.steps):
+            metrics = stage1_step(run, step)
+            run.log(STAGE, step + 1, metrics)
+            done = step + 1
+            if config.save_every and done % config.save_every == 0 and done < config.steps:
+                run.checkpoint(STAGE, done)
+            if config.evaluate_every and done % config.evaluate_every == 0 and done < config.steps:
+                evaluate_mode(run, "collaborative", label=f"stage1_step_{done}")
+            bar.update(
+                1,
+                accuracy=metrics.get("accuracy", float("nan")),
+                calls=metrics.get("calls/mean", float("nan")),
+                entropy=metrics.get("entropy/controller", float("nan")),
+            )
+    run.checkpoint(STAGE, config.steps)
+
+
+def stage1_step(run: Run, step: int) -> dict[str, float]:
+    """One step; returns its metrics."""
+    config, timer = run.config.stage1, PhaseTimer()
+    problems = run.stream.take(config.prompts_per_step)
+    with timer("rollout"):
+        result = run.fleet.sample(
+            problems,
+            mode="collaborative",
+            samples=config.rollouts_per_prompt,
+            sampling=run.config.rollout.sampling,
+            step=step,
+            what=f"stage 1 step {step + 1}: rollouts",
+        )
+        trajectories = trajectories_from_table(result.table)
+    rewards = [t.reward or 0.0 for t in trajectories]
+    groups = [t.group_id for t in trajectories]
+    with timer("batch"):
+        advantages = group_relative_advantages(rewards, groups, config.epsilon_advantage)
+        batch = rl_examples(trajectories, advantages, config.train_owners)
+        run.folder.write_trajectories(STAGE, step + 1, trajectories)
+    with timer("train"):
+        stats = run.fleet.train_policy(
+            batch,
+            PolicyObjective(
+                clip_epsilon=config.clip_epsilon,
+                dual_clip=config.dual_clip,
+                temperature=run.config.rollout.sampling.temperature,
+                updates=config.updates_per_step,
+            ),
+            what=f"stage 1 step {step + 1}: update",
+        )
+    with timer("sync"):
+        run.fleet.sync_weights()
+    return {
+        **trajectory_metrics(trajectories),
+        **counter_metrics(result.counters),
+        **policy_metrics(stats),
+        **timer.metrics(),
+        "groups/zero_signal": zero_signal_share(rewards, groups),
+        "policy_version": float(run.fleet.version),
+    }
