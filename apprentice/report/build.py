@@ -157,11 +157,11 @@ def _table(summary: Mapping[str, Any]) -> dict[str, Any] | None:
         families = list(dict.fromkeys(f for m in members if m for f in m["families"]))
         if len(families) != 1:
             label = "All problems" if number == 0 else f"All of {group}"
-            rows.append({"label": label, "kind": "group", "cells": members})
+            rows.append({"label": label, "kind": "group", "cells": members, "apart": number > 0})
         for family in families:
             cells = [m["families"].get(family) if m else None for m in members]
             kind = "family" if len(families) != 1 else "group"
-            rows.append({"label": family, "kind": kind, "cells": cells})
+            rows.append({"label": family, "kind": kind, "cells": cells, "apart": number and kind == "group"})
     return {"modes": [mode_label(mode) for mode in modes], "rows": rows}
 
 
@@ -208,6 +208,5 @@ def _funnel(run: RunFolder) -> Any:
     steps = run.read_json(FUNNEL_FILE)
     if not steps:
         return None
-    return funnel(
-        [(str(step["name"]), int(step["count"])) for step in steps], title="From samples to training data"
-    )
+    named = [(str(step["name"]), int(step["count"])) for step in steps]
+    return funnel(named, title="From samples to training data")

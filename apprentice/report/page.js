@@ -44,6 +44,7 @@
   const all = json("data-trajectories");
   if (!all.length) return;
   const owners = json("data-owners");
+  const perToken = (t, field) => t.runs.flatMap((run) => new Array(run[0]).fill(run[field]));
   const where = (t) => t.stage + " · " + t.mode;
   const fill = (id, values) => {
     for (const value of ["all", ...new Set(values)]) {
@@ -72,6 +73,9 @@
   function show(t) {
     const view = byId("view");
     view.replaceChildren();
+    t.owner ??= perToken(t, 1);
+    t.producer ??= perToken(t, 2);
+    t.version ??= perToken(t, 3);
     const head = make("p", "meta");
     head.append(verdictOf(t), document.createTextNode("  answer " + (t.answer ?? "none") + (t.reward === null ? "" : ", reward " + t.reward) + ", " + t.status + (t.reason ? " (" + t.reason + ")" : "")));
     const calls = t.calls.map((c) => c.tool + " → " + c.model + (c.error ? " (refused: " + c.error + ")" : "") + (c.outcome ? " (" + c.outcome + ")" : ""));

@@ -9,12 +9,11 @@ __all__ = ["format_number", "moving_mean", "nice_ticks"]
 
 
 def moving_mean(values: Sequence[float], share: float = 0.08) -> list[float]:
-    """Centred moving mean over ``share`` of the points on either side (at least 1); shorter at the ends."""
+    """Centred moving mean over ``share`` of the points on either side (at least 1), of those there are."""
     half = max(1, round(len(values) * share))
     out = []
     for i in range(len(values)):
-        reach = min(half, i, len(values) - 1 - i)  # symmetric, so that the ends do not lean
-        window = values[i - reach : i + reach + 1]
+        window = values[max(0, i - half) : i + half + 1]
         out.append(sum(window) / len(window))
     return out
 

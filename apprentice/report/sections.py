@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from apprentice.metrics.logger import MetricRow
-from apprentice.report.svg import Series, line_chart, stacked_columns
+from apprentice.report.svg import Series, line_chart, stacked_chart
 from apprentice.trajectory import Owner
 
 __all__ = ["ChartGroup", "sft_charts", "stage1_charts"]
@@ -144,7 +144,7 @@ def _draw(spec: _Spec, rows: Sequence[MetricRow]) -> Markup | None:
     if not series:
         return None
     if spec.stacked:
-        return stacked_columns(_on_one_axis(series), title=spec.title, unit=spec.unit)
+        return stacked_chart(_on_one_axis(series), title=spec.title, unit=spec.unit)
     return line_chart(series, title=spec.title, unit=spec.unit, zero=spec.zero, y_range=spec.y_range)
 
 

@@ -1,4 +1,4 @@
-"""Charts over steps as inline SVG: lines, and stacked columns.
+"""Charts over steps as inline SVG: lines, and stacked columns or areas.
 
 Hand-made, so that the report stays one light file that follows the reader's light or dark scheme (colours are
 CSS classes, see ``page.css``). Each function returns markup that is safe to insert: all text is escaped here.
@@ -18,12 +18,13 @@ from apprentice.report.scale import format_number, moving_mean, nice_ticks
 __all__ = [
     "Series",
     "line_chart",
-    "stacked_columns",
+    "stacked_chart",
 ]
 
 _WIDTH, _HEIGHT = 356.0, 190.0
 _LEFT, _TOP, _BOTTOM = 44.0, 10.0, 22.0
-_CHARACTER = 6.0  # width of one at the labels' font size, roughly
+_CHARACTER = 6.5  # width of one at the labels' font size, roughly
+_SMOOTH_FROM, _COLUMNS_TO = 24, 30  # points
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,53 +63,59 @@ def line_chart(
         low = min(low, 0.0)
     ticks = nice_ticks(low, high, 4)
     low, high = (min(low, ticks[0]), max(high, ticks[-1])) if y_range is None else (low, high)
-    # One line needs no name: the caption has it.
+    long = max(len(s.y) for s in series) >= _SMOOTH_FROM
+    lines = [moving_mean(s.y) if long else list(s.y) for s in series]
+    named = len(series) > 1  # the caption names a single line
     labels = [
-        f"{s.label} {format_number(s.y[-1])}" if len(series) > 1 else format_number(s.y[-1]) for s in series
+        f"{s.label} {format_number(line[-1])}" if named else format_number(line[-1])
+        for s, line in zip(series, lines, strict=True)
     ]
     plot = _Plot(min(all_x), max(all_x), low, high, labels)
     parts = [plot.grid([t for t in ticks if low <= t <= high], x_label)]
     ends: list[tuple[float, str, str]] = []
-    for s, label in zip(series, labels, strict=True):
-        smooth = moving_mean(s.y) if len(s.y) >= 24 else list(s.y)
-        if len(s.y) >= 24:
+    for s, line, label in zip(series, lines, labels, strict=True):
+        if long:
             parts.append(plot.path(s.x, s.y, f"raw {s.colour}"))
-        parts.append(plot.path(s.x, smooth, f"line {s.colour}"))
+        parts.append(plot.path(s.x, line, f"line {s.colour}"))
         if len(s.x) == 1:
             parts.append(
                 Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"/>').format(
                     s.colour, plot.x(s.x[0]), plot.y(s.y[0])
                 )
             )
-        ends.append((plot.y(smooth[-1]), label, s.colour))
+        ends.append((plot.y(line[-1]), label, s.colour))
     parts.append(_end_labels(ends, plot.right + 5))
     return _figure(title, unit, parts, plot, series)
 
 
-def stacked_columns(series: Sequence[Series], *, title: str, unit: str = "", x_label: str = "step") -> Markup:
-    """One column a step, the series stacked in order from the bottom. All series share their ``x``."""
+def stacked_chart(series: Sequence[Series], *, title: str, unit: str = "", x_label: str = "step") -> Markup:
+    """The series on top of each other: columns for up to 30 steps, areas for more. All share their ``x``."""
     x = series[0].x
     totals = [sum(s.y[i] for s in series) for i in range(len(x))]
     ticks = nice_ticks(0.0, max(totals), 4)
-    step = min((b - a for a, b in itertools.pairwise(x)), default=1.0)
+    columns = len(x) <= _COLUMNS_TO
+    half = 0.43 * min((b - a for a, b in itertools.pairwise(x)), default=1.0) if columns else 0.0
     labels = [f"{s.label} {format_number(s.y[-1])}" for s in series]
-    plot = _Plot(min(x) - step / 2, max(x) + step / 2, 0.0, max(ticks[-1], max(totals)), labels)
+    plot = _Plot(min(x) - half, max(x) + half, 0.0, max(ticks[-1], max(totals)), labels)
     parts = [plot.grid(ticks, x_label, x_ends=(min(x), max(x)))]
-    base = [0.0] * len(x)
-    pitch = plot.x(step) - plot.x(0)
-    width = pitch * 0.86 if pitch > 8 else pitch + 0.2  # many columns: no gaps, they would flicker
+    bottom = [0.0] * len(x)
     ends = []
     for s, label in zip(series, labels, strict=True):
-        rects = []
-        for i, value in enumerate(s.y):
-            top, bottom = plot.y(base[i] + value), plot.y(base[i])
-            if bottom - top >= 0.05:
-                rects.append(
-                    f"M{plot.x(x[i]) - width / 2:.1f} {bottom:.1f}h{width:.1f}V{top:.1f}h-{width:.1f}z"
-                )
-            base[i] += value
-        parts.append(Markup('<path class="fill {}" d="{}"/>').format(s.colour, "".join(rects)))
-        ends.append((plot.y(base[-1] - s.y[-1] / 2), label, s.colour))
+        top = [a + b for a, b in zip(bottom, s.y, strict=True)]
+        if columns:
+            shape = "".join(
+                f"M{plot.x(at - half):.1f} {plot.y(low):.1f}H{plot.x(at + half):.1f}"
+                f"V{plot.y(high):.1f}H{plot.x(at - half):.1f}z"
+                for at, low, high in zip(x, bottom, top, strict=True)
+                if high > low
+            )
+        else:
+            edge = [f"{plot.x(at):.1f} {plot.y(y):.1f}" for at, y in zip(x, top, strict=True)]
+            edge += [f"{plot.x(at):.1f} {plot.y(y):.1f}" for at, y in zip(x[::-1], bottom[::-1], strict=True)]
+            shape = f"M{'L'.join(edge)}z"
+        parts.append(Markup('<path class="fill {}" d="{}"/>').format(s.colour, shape))
+        ends.append((plot.y((bottom[-1] + top[-1]) / 2), label, s.colour))
+        bottom = top
     parts.append(_end_labels(ends, plot.right + 5))
     return _figure(title, unit, parts, plot, series)
 
@@ -121,7 +128,7 @@ class _Plot:
     def __init__(
         self, x_low: float, x_high: float, y_low: float, y_high: float, labels: Sequence[str]
     ) -> None:
-        self.right = _WIDTH - min(150.0, max(34.0, 10 + _CHARACTER * max(map(len, labels))))
+        self.right = _WIDTH - min(160.0, max(40.0, 12 + _CHARACTER * max(map(len, labels))))
         self.x_low, self.x_high = (x_low, x_high) if x_high > x_low else (x_low - 1, x_high + 1)
         self.y_low, self.y_high = (y_low, y_high) if y_high > y_low else (y_low - 1, y_high + 1)
 
@@ -162,7 +169,7 @@ class _Plot:
             )
         parts.append(
             Markup('<text class="tick" x="{:.1f}" y="{:.1f}">{}</text>').format(
-                self.right + 8, self.bottom + 14, x_label
+                self.right + 12, self.bottom + 14, x_label
             )
         )
         return Markup("").join(parts)
@@ -200,7 +207,7 @@ def _end_labels(ends: Sequence[tuple[float, str, str]], x: float) -> Markup:
     heights = [y for y, _, _ in placed]
     for i in range(1, len(heights)):
         heights[i] = max(heights[i], heights[i - 1] + gap)
-    overflow = heights[-1] - (_HEIGHT - _BOTTOM + 2)
+    overflow = heights[-1] - (_HEIGHT - _BOTTOM - 1.5)
     if overflow > 0:
         heights[-1] -= overflow
         for i in range(len(heights) - 2, -1, -1):

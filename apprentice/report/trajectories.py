@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from markupsafe import Markup
@@ -15,8 +16,10 @@ from apprentice.trajectory import NOT_SAMPLED, Owner, Trajectory, read_parquet
 
 __all__ = ["OWNER_NAMES", "DecodeToken", "choose", "json_for_script", "viewer_data"]
 
-DecodeToken = Callable[[int], str] | Sequence[str]
-"""Text of a token id: a function, or a table indexed by id."""
+DecodeToken = Callable[[int], str | bytes] | Sequence[str]
+"""Text of a token id: a function, or a table indexed by id. A function that gives bytes
+(:meth:`apprentice.tokens.codec.ChatCodec.token_bytes`) is best: a character of several tokens, such as an
+emoji, is then shown whole at its last one."""
 
 OWNER_NAMES = [owner.name.lower() for owner in Owner]
 """Owner names by value; CSS classes and legend entries."""
@@ -24,6 +27,8 @@ OWNER_NAMES = [owner.name.lower() for owner in Owner]
 T = TypeVar("T")
 
 _FILES_A_STAGE = 6
+_STAGES = ("evaluate", "stage2", "stage1")  # what a reader wants first
+_MODES = ("internalized", "collaborative", "experts_removed")
 _MAX_TOKENS = 6000
 
 
@@ -34,8 +39,9 @@ def choose(run: RunFolder, limit: int) -> list[tuple[str, Trajectory]]:
     reached. Of a stage with many parts (steps), six spread over its course are read. Always the same choice.
     """
     buckets: dict[tuple[str, str, str], list[Trajectory]] = {}
-    stages = sorted((run.path / "trajectories").glob("*/"), key=_stage_order)
-    for folder in stages:
+    folders = sorted((run.path / "trajectories").glob("*/"), key=lambda f: (_rank(f.name, _STAGES), f.name))
+    stages = [folder.name for folder in folders]
+    for folder in folders:
         for file in _spread(sorted(folder.glob("*.parquet")), _FILES_A_STAGE):
             for trajectory in read_parquet(file):
                 outcome = (
@@ -53,14 +59,12 @@ def choose(run: RunFolder, limit: int) -> list[tuple[str, Trajectory]]:
             break
         for key in open_keys:
             taken[key] += 1
-    return [(key[0], t) for key, bucket in buckets.items() for t in _spread(bucket, taken[key])]
+    ordered = sorted(buckets, key=lambda key: (stages.index(key[0]), _rank(key[1], _MODES), key[2]))
+    return [(key[0], t) for key in ordered for t in _spread(buckets[key], taken[key])]
 
 
-def _stage_order(folder: Path) -> tuple[int, str]:
-    for i, prefix in enumerate(("evaluate", "stage2", "stage1")):
-        if folder.name.startswith(prefix):
-            return i, folder.name
-    return 3, folder.name
+def _rank(name: str, prefixes: Sequence[str]) -> int:
+    return next((i for i, prefix in enumerate(prefixes) if name.startswith(prefix)), len(prefixes))
 
 
 def _spread(items: Sequence[T], count: int) -> list[T]:
@@ -75,8 +79,9 @@ def _spread(items: Sequence[T], count: int) -> list[T]:
 def viewer_data(chosen: Sequence[tuple[str, Trajectory]], decode: DecodeToken | None) -> list[dict[str, Any]]:
     """The trajectories as JSON for the page's viewer.
 
-    Per token: text, id, owner, producer index, policy version and logprob (null where not sampled). Without
-    ``decode`` the texts are the ids. Tokens past 6,000 are cut, and the viewer says so.
+    Per token: text, id and logprob (null where not sampled); owner, producer index and policy version change
+    rarely and travel as ``runs`` of ``[length, owner, producer, version or null]``. Without ``decode`` the
+    texts are the ids. Tokens past 6,000 are cut, and the viewer says so.
     """
     return [_one(stage, trajectory, decode) for stage, trajectory in chosen]
 
@@ -101,21 +106,34 @@ def _one(stage: str, trajectory: Trajectory, decode: DecodeToken | None) -> dict
         "total": len(trajectory),
         "owners": trajectory.tokens_by_owner(),
         "producers": list(trajectory.producers),
-        "text": [_token_text(i, decode) for i in ids],
+        "text": _token_texts(ids, decode),
         "ids": ids,
-        "owner": trajectory.owner[:shown].tolist(),
-        "producer": trajectory.producer[:shown].tolist(),
-        "version": [None if v == NOT_SAMPLED else v for v in trajectory.policy_version[:shown].tolist()],
-        "logprob": [None if math.isnan(p) else round(p, 4) for p in trajectory.logprob[:shown].tolist()],
+        "runs": _runs(trajectory, shown),
+        "logprob": [round(p, 4) if math.isfinite(p) else None for p in trajectory.logprob[:shown].tolist()],
     }
 
 
-def _token_text(token: int, decode: DecodeToken | None) -> str:
+def _runs(trajectory: Trajectory, shown: int) -> list[tuple[int, int, int, int | None]]:
+    columns = (trajectory.owner, trajectory.producer, trajectory.policy_version)
+    keys = zip(*(column[:shown].tolist() for column in columns), strict=True)
+    return [
+        (len(list(run)), owner, producer, None if version == NOT_SAMPLED else version)
+        for (owner, producer, version), run in itertools.groupby(keys)
+    ]
+
+
+def _token_texts(ids: Sequence[int], decode: DecodeToken | None) -> list[str]:
     if decode is None:
-        return f"{token} "
-    if callable(decode):
-        return decode(token)
-    return decode[token] if 0 <= token < len(decode) else f"⟨{token}⟩"
+        return [f"{token} " for token in ids]
+    utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    texts = []
+    for token in ids:
+        if callable(decode):
+            piece = decode(token)
+            texts.append(utf8.decode(piece) if isinstance(piece, bytes) else piece)
+        else:
+            texts.append(decode[token] if 0 <= token < len(decode) else f"⟨{token}⟩")
+    return texts
 
 
 def json_for_script(value: Any) -> Markup:
