@@ -239,7 +239,7 @@ class _Engine:
 def _engine(
     size: ModelSize | None, num_gpus: float, dtype: str, kv_gib: float, utilization: float
 ) -> _Engine:
-    """Weights on the GPU, whose share the engine then fills with its cache; or weights and cache in memory."""
+    """Weights on the GPU, which the engine then fills with its cache; or weights and cache in memory."""
     weights = None if size is None else size.parameters * (4 if dtype == "float32" else 2)
     if num_gpus > 0:
         return _Engine(PROCESS_BYTES, weights, f"fills {utilization:.0%} of the GPU")
