@@ -127,6 +127,10 @@ def engine_arguments(options: EngineOptions, on_gpu: bool) -> dict[str, Any]:
         arguments["gpu_memory_utilization"] = config.gpu_memory_utilization
     else:
         arguments["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
+        # After a partial prefill vLLM rewinds the request's generator, which CPU generators cannot do: a
+        # seeded request whose prompt is prefilled in two steps kills the engine. So prompts go in whole.
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(options.max_context, 4096)
     return arguments | config.engine_args
 
 

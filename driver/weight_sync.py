@@ -27,7 +27,13 @@ class SyncReport:
 
 
 def sync_weights(
-    learners: Mapping[str, Any], workers: Mapping[str, Any], version: int, timeout_s: float
+    learners: Mapping[str, Any],
+    workers: Mapping[str, Any],
+    version: int,
+    timeout_s: float,
+    *,
+    bucket_mib: int = 512,
+    dtype: str | None = None,
 ) -> SyncReport:
     """Bring every engine to ``version``.
 
@@ -36,10 +42,12 @@ def sync_weights(
     all engines have missed the sync and are stale.
 
     Args:
-        learners: name -> actor with ``publish_weights(version)``; all ranks are called, since gathering
-            sharded weights is a collective, and one of them answers with the manifest.
+        learners: name -> actor with ``publish_weights(version, bucket_mib=, dtype=)``; all ranks are called,
+            since gathering sharded weights is a collective, and one of them answers with the manifest.
         workers: name -> :class:`actors.rollout_worker.RolloutWorker` actor.
         timeout_s: for the whole sync.
+        bucket_mib: size of the portions that weights travel in.
+        dtype: torch name of the engines' type (``bfloat16``), into which float32 weights are converted first.
 
     Raises:
         WeightSyncError: names the learners or engines that failed, and why.
@@ -48,7 +56,10 @@ def sync_weights(
     what = f"weight sync to version {version}"
     try:
         answers = gather(
-            {name: learner.publish_weights.remote(version) for name, learner in learners.items()},
+            {
+                name: learner.publish_weights.remote(version, bucket_mib=bucket_mib, dtype=dtype)
+                for name, learner in learners.items()
+            },
             timeout_s=timeout_s,
             what=f"{what}: publishing",
         )
