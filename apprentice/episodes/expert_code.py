@@ -11,6 +11,7 @@ from apprentice.episodes.parser import strip_code_fence
 __all__ = ["extract_code"]
 
 _TAGGED = re.compile(r"<python>(.*?)(?:</python>|\Z)", re.DOTALL)
+_BEGINS = re.compile(r"^\s*(import \w|from [\w.]+ import |def \w+\(|print\()", re.MULTILINE)
 
 
 def extract_code(answer: str) -> str | None:
@@ -22,7 +23,9 @@ def extract_code(answer: str) -> str | None:
     1. what stands between ``<python>`` and ``</python>`` (without a fence in it);
     2. what stands in code fences (:func:`apprentice.episodes.parser.strip_code_fence`: those marked as
        Python, else those without a mark);
-    3. the whole answer, when it is valid Python by itself.
+    3. the whole answer, when it is valid Python by itself;
+    4. the whole answer, when one of its lines begins as only a program's does (``import``, ``def``,
+       ``print(``): a broken program is still one, and Python says what is wrong with it.
 
     Common indentation and blank lines around the program are removed. A blank program is none.
     """
@@ -31,7 +34,7 @@ def extract_code(answer: str) -> str | None:
     code = strip_code_fence(source)
     found = bool(tagged) or code != source
     code = textwrap.dedent(code.replace("\r\n", "\n")).strip("\n").rstrip()
-    return code if code.strip() and (found or _is_python(code)) else None
+    return code if code.strip() and (found or _is_python(code) or _BEGINS.search(code)) else None
 
 
 def _is_python(text: str) -> bool:

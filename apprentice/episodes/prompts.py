@@ -27,7 +27,7 @@ from typing import Any, Literal
 from apprentice.config.schema import ExpertConfig
 from apprentice.episodes.tools import tool_schemas
 
-__all__ = ["Instructions", "Prompt", "collaborative_prompt", "problem_prompt"]
+__all__ = ["Instructions", "Prompt", "collaborative_prompt", "problem_prompt", "question_of"]
 
 Instructions = Literal["paper", "compact"]
 
@@ -135,6 +135,15 @@ def collaborative_prompt(
     head = _COLLABORATIVE.replace("<EXPERTS>", names) if experts else _WITHOUT_EXPERTS
     text = head + _FORMAT + _PROBLEM.replace("<PROBLEM>", question)
     return _user(text, tuple(tool_schemas(experts)))
+
+
+def question_of(content: str, experts: Sequence[ExpertConfig], instructions: Instructions) -> str | None:
+    """The question in a user message that :func:`collaborative_prompt` wrote; None for any other message."""
+    marker = "\0"
+    head, tail = collaborative_prompt(marker, experts, instructions).messages[0]["content"].split(marker)
+    if not (content.startswith(head) and content.endswith(tail) and len(content) >= len(head) + len(tail)):
+        return None
+    return content[len(head) : len(content) - len(tail)]
 
 
 def _user(content: str, tools: tuple[dict[str, Any], ...] | None = None) -> Prompt:
