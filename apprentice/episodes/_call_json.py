@@ -91,9 +91,9 @@ class BodyScan:
     It accepts some texts that are no JSON (the JSON decoder refuses them later, and says where), but it
     notices a quote too few or too many at once: a value cannot directly follow a value.
 
-    Going back to the end of a broken block keeps the whole parse linear: of two scans that cover the same text,
-    one began outside of a string where the other was inside of one, so they stay opposite, and at the next
-    tag the one that is outside ends. No text is covered by more than two.
+    Going back to the end of a broken block keeps the whole parse linear: of two scans that cover the same
+    text, one began outside of a string where the other was inside of one, so they stay opposite, and at the
+    next tag the one that is outside ends. No text is covered by more than two.
     """
 
     def __init__(self) -> None:
@@ -226,6 +226,8 @@ def _decode(body: str, first: int, repairs: Repairs) -> tuple[Any, int]:
     decoder = json.JSONDecoder(strict=not repairs.raw_newlines, parse_constant=_no_constant)
     try:
         value, end = decoder.raw_decode(body, first)
+        surrogate = _LONE_ESCAPE.search(body, first, end)
+        is_text = surrogate is None or _is_text(value)
     except json.JSONDecodeError as error:
         message = f"invalid JSON at character {error.pos}: {error.msg}; near {_near(body, error.pos)}"
         raise _Refused(CallError.BAD_JSON, message, error.pos) from None
@@ -233,8 +235,7 @@ def _decode(body: str, first: int, repairs: Repairs) -> tuple[Any, int]:
         raise _Refused(CallError.BAD_JSON, f"invalid JSON: {error}", first) from None
     except RecursionError:
         raise _Refused(CallError.BAD_JSON, "invalid JSON: nested too deeply", first) from None
-    surrogate = _LONE_ESCAPE.search(body, first, end)
-    if surrogate is not None and not _is_text(value):
+    if surrogate is not None and not is_text:
         at = surrogate.start()
         message = f"invalid JSON: half of a \\u surrogate pair, which no text has; near {_near(body, at)}"
         raise _Refused(CallError.BAD_JSON, message, at)

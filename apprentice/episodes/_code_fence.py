@@ -30,11 +30,11 @@ def strip_code_fence(code: str) -> str:
             return code
         fence, label = opening.group(1), opening.group(2).lower()
         begin = min(opening.end() + 1, len(code))
-        closing = re.compile(rf"^ {{0,3}}{re.escape(fence)}[`~]*[ \t]*$", re.MULTILINE).search(code, begin)
+        closing = re.compile(rf"^ {{0,3}}{re.escape(fence)}[`~]*[ \t\r]*$", re.MULTILINE).search(code, begin)
         end, position = (len(code), len(code)) if closing is None else closing.span()
         blocks.append((label, code[begin:end]))
     for wanted in (_PYTHON, frozenset({""})):
         chosen = [text for label, text in blocks if label in wanted]
         if chosen:
-            return "\n".join(text.removesuffix("\n") for text in chosen)
+            return "\n".join(text.removesuffix("\n").removesuffix("\r") for text in chosen)
     return code

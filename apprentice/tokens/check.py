@@ -35,6 +35,11 @@ class TemplateReport:
     default_system: str
     generation_prompt: str
 
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether an answer begins inside of a ``<think>`` block."""
+        return self.generation_prompt.rstrip().endswith("<think>")
+
     def lines(self) -> list[str]:
         """The facts worth a user's attention, one sentence each; empty when there is nothing to say."""
         out = []
@@ -44,8 +49,8 @@ class TemplateReport:
             )
         elif not self.append_only_equal:
             out.append(
-                "the chat template writes earlier turns without the thinking block that opens an answer; "
-                "episodes append tokens and keep it"
+                "the chat template writes the thinking block of earlier turns in another way than it opens an "
+                "answer; episodes append tokens and keep what was sampled"
             )
         if self.trims_content:
             out.append("the chat template strips white space around messages; episodes keep it")
@@ -142,10 +147,11 @@ def append_only_ids(
     first = next(i for i, m in enumerate(messages) if m["role"] == "assistant")
     ids = codec.encode_prompt(messages[:first], tools)
     index = first
+    opened = "\n</think>\n\n" if codec.template.opens_thinking else ""
     while index < len(messages):
         turn = messages[index]
         text = turn["content"] or ""
-        parts = [Part(text, trusted=False)]
+        parts = [Part(opened, trusted=True), Part(text, trusted=False)]
         for number, call in enumerate(turn["tool_calls"]):
             if text or number:
                 parts.append(Part("\n", trusted=True))
@@ -179,7 +185,7 @@ def _full_ids(
 
 def _require_same_but_thinking(appended: str, full: str) -> None:
     ours, theirs = (re.sub(r"<think>.*?</think>\n*", "", text, flags=re.S) for text in (appended, full))
-    if ours == theirs and appended != full:
+    if ours == theirs:
         return
     at = next(
         (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))

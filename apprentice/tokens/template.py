@@ -81,6 +81,8 @@ class ChatTemplate:
                 f"the chat template opens an answer with {self.generation_prompt!r}, not with "
                 f"{_GENERATION_PROMPT!r}: the episode protocol needs a ChatML template"
             )
+        self.opens_thinking = self.generation_prompt.rstrip().endswith("<think>")
+        """Whether an answer begins inside of a ``<think>`` block (give it to ``parse_turn``)."""
         probe = {"type": "function", "function": {"name": "probe_of_tools", "parameters": {}}}
         self.renders_tools = "probe_of_tools" in self.render(hello, [probe], True)
         """Whether the template itself writes tools, calls and tool responses."""
