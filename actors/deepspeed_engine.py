@@ -2,8 +2,8 @@
 
 DeepSpeed averages gradients over ranks and over accumulation steps. Here a micro-batch's loss is already
 divided by counts of the global batch, so both averages are undone: the loss is multiplied by the number of
-ranks, and accumulation is left to the caller (``managed_gradient_accumulation`` off: ``backward`` adds, ``step``
-reduces and updates).
+ranks, and accumulation is left to the caller (``managed_gradient_accumulation`` off: ``backward`` adds and
+``step`` reduces and updates).
 
 Run on CPUs with gloo; has not run on a GPU yet.
 """
@@ -41,7 +41,7 @@ def deepspeed_config(learner: LearnerConfig, optimizer: OptimizerConfig, world_s
         "gradient_accumulation_steps": 1,
         "train_batch_size": world_size,
         "managed_gradient_accumulation": False,
-        "gradient_clipping": optimizer.max_grad_norm,
+        "gradient_clipping": 0.0 if _clips_itself(learner) else optimizer.max_grad_norm,
         "zero_optimization": {"stage": learner.zero_stage, "overlap_comm": False},
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": bf16},
@@ -50,6 +50,10 @@ def deepspeed_config(learner: LearnerConfig, optimizer: OptimizerConfig, world_s
     if bf16 and learner.zero_stage > 0:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     return config
+
+
+def _clips_itself(learner: LearnerConfig) -> bool:
+    return learner.zero_stage == 0 and learner.dtype == "float32"
 
 
 class DeepSpeedEngine:
@@ -81,6 +85,9 @@ class DeepSpeedEngine:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
+        self._norm: float | None = None
+        if _clips_itself(learner):
+            adamw.register_step_pre_hook(self._clip)
         self._engine, *_ = deepspeed.initialize(
             model=scorer,
             optimizer=adamw,
@@ -124,11 +131,21 @@ class DeepSpeedEngine:
         self._engine.step()
         if gradient_scale != 1.0 and hasattr(self._engine.optimizer, "loss_scaler"):
             self._engine.optimizer.loss_scale = 1.0
-        norm = self._engine.get_global_grad_norm()
+        norm = self._norm if _clips_itself(self.learner) else self._engine.get_global_grad_norm()
         norm = math.nan if norm is None else float(norm)
         applied = bool(self._engine.was_step_applied()) and math.isfinite(norm)
         self.steps += int(applied)
         return StepResult(norm, rate, applied)
+
+    def _clip(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Stage 0 in float32: DeepSpeed would neither report the norm nor stop a non-finite gradient."""
+        import torch
+
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self._norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.optimizer_config.max_grad_norm))
+        if not math.isfinite(self._norm):
+            for parameter in parameters:
+                parameter.grad = None  # AdamW passes over parameters without a gradient
 
     def _scale_gradients(self, factor: float) -> None:
         optimizer = self._engine.optimizer
@@ -164,7 +181,6 @@ class DeepSpeedEngine:
             group["betas"] = optimizer.betas
             group["eps"] = optimizer.eps
             group["weight_decay"] = optimizer.weight_decay
-        self._engine._config.gradient_clipping = optimizer.max_grad_norm
         if hasattr(wrapped, "clip_grad"):
             wrapped.clip_grad = optimizer.max_grad_norm
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -114,7 +115,7 @@ class Learner:
     def publish_weights(
         self, version: int, *, bucket_mib: int = 512, dtype: str | None = None
     ) -> WeightManifest | None:
-        """Put the weights into the object store; the manifest on rank 0, None elsewhere. All ranks call it."""
+        """Put the weights into the object store; the manifest on rank 0, else None. All ranks call it."""
         import torch
 
         from actors.weight_transfer import publish
@@ -161,8 +162,8 @@ class Learner:
 
         if not (Path(folder) / FINISHED_MARKER).exists():
             raise DataError(
-                f"{folder} is not a finished checkpoint ({FINISHED_MARKER} is missing): it was cut off while it "
-                "was written, or is no checkpoint; take an earlier one"
+                f"{folder} is not a finished checkpoint ({FINISHED_MARKER} is missing): it was cut off "
+                "while it was written, or is no checkpoint; take an earlier one"
             )
         with self._lock:
             engine = self._up()
@@ -178,7 +179,7 @@ class Learner:
             self._up().reset_optimizer(optimizer, total_steps=total_steps)
 
     def stats(self) -> dict[str, float]:
-        """``rss_bytes`` and ``peak_rss_bytes`` of this process, optimizer ``steps``, peak GPU bytes if any."""
+        """``rss_bytes``, ``peak_rss_bytes`` of this process, optimizer ``steps``, peak GPU bytes if any."""
         import resource
 
         import psutil
@@ -250,6 +251,8 @@ def _join(master_addr: str, master_port: int, rank: int, world_size: int, timeou
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import deepspeed
 
+    # One line a collective call otherwise: DeepSpeed calls names that newer torch versions renamed.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     if not gpu:
         # DeepSpeed's shared-memory collectives need a compiler at first use, leave 69 MB a rank in /dev/shm
         # behind, and gain nothing on few cores: gloo does.
