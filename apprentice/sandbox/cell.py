@@ -201,7 +201,7 @@ def run(source: str, *, status_fd: int, nonce: str) -> None:
     Standard streams are file descriptors 0, 1 and 2. The caller ends the process afterwards.
     """
     dumps, write_all = json.dumps, _write_all  # a cell may replace what it finds in the modules
-    recursion_limit = sys.getrecursionlimit()
+    kept_builtins = dict(builtins.__dict__)
     _open_streams(nonce)
     sys.displayhook = _displayhook(nonce)
     sys.set_int_max_str_digits(0)
@@ -213,11 +213,14 @@ def run(source: str, *, status_fd: int, nonce: str) -> None:
     try:
         source = normalize(source)
         linecache.cache[CELL_NAME] = (len(source), None, source.splitlines(keepends=True), CELL_NAME)
-        _execute(source, main.__dict__)
-        _join_threads()
+        try:
+            _execute(source, main.__dict__)
+            _join_threads()
+        finally:
+            builtins.__dict__.update(kept_builtins)
+            sys.setrecursionlimit(1000)
     except BaseException as error:  # noqa: BLE001  whatever leaves the cell is the cell's outcome
         try:
-            sys.setrecursionlimit(max(recursion_limit, 1000))
             claim = _describe(error)
         except BaseException as second:  # noqa: BLE001  out of memory again, or str() of the error raises
             claim = {"outcome": "error", "detail": type(error).__name__, "traceback": type(error).__name__}

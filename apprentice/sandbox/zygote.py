@@ -83,11 +83,11 @@ def _become_cell(
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.fchdir(folder)
-        status = os.dup2(status, 9, inheritable=False)
+        # All sources lie above 2, so none is overwritten before it is used; 3 is free once these are done.
         for target, source in ((0, stdin), (1, out), (2, out)):
             os.dup2(source, target)
-        os.closerange(3, 9)
-        os.closerange(10, 256)
+        status = os.dup2(status, 3, inheritable=False)
+        os.closerange(4, 256)
         isolation.confine(level, isolation.Limits(**request["limits"]), base_bytes=base_bytes)
         for name in [n for n in sys.modules if n == "apprentice" or n.startswith("apprentice.")]:
             del sys.modules[name]  # a cell starts from a clean interpreter
