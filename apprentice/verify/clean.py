@@ -62,7 +62,7 @@ _COMMANDS: list[tuple[re.Pattern[str], str]] = [
          r"\\\1 "),
         (r"\\(?:math(?:rm|bf|it|sf|cal|normal)|boldsymbol|bm|vec|rm|bf|it)\s*\{\s*([A-Za-z])\s*\}",
          r"\1 "),
-        (r"\\(?:mbox|hbox|text(?:rm|bf|it|sf|tt|normal)|math(?:rm|bf|it|sf)|emph|operatorname)\s*\{", r"\\text{"),
+        (r"\\(?:[mh]box|text(?:rm|bf|it|sf|tt|normal)|math(?:rm|bf|it|sf)|operatorname)\s*\{", r"\\text{"),
     ]
 ]  # fmt: skip
 

@@ -55,7 +55,7 @@ _SYNONYMS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``verdict``: correct, wrong, unparseable, or (without a fallback) undecided. ``reason`` names the rule."""
+    """``verdict``: correct, wrong, unparseable, or undecided (no fallback). ``reason``: the rule."""
 
     verdict: str
     reason: str
