@@ -40,7 +40,7 @@ class Engine(Protocol):
         ...
 
     async def begin_update(self) -> None:
-        """Prepare the model to receive weights."""
+        """Prepare the model to receive weights; an update that was never ended is ended first."""
         ...
 
     async def receive_update(self, update_info: dict[str, Any]) -> None:

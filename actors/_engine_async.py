@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ class SubprocessEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._name = options.name
+        self._updating = False
         self._llm: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(options, on_gpu)))
 
     @property
@@ -52,7 +54,12 @@ class SubprocessEngine:
         await self._guard(lambda: self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info)))
 
     async def begin_update(self) -> None:
-        """Prepare the model to receive weights."""
+        """Prepare the model to receive weights; an update that was never ended is ended first."""
+        if self._updating:
+            # vLLM refuses a second start while one is open, and closes some failed ones by itself.
+            with contextlib.suppress(EngineError):
+                await self._guard(self._llm.finish_weight_update)
+        self._updating = True
         await self._guard(self._llm.start_weight_update)
 
     async def receive_update(self, update_info: dict[str, Any]) -> None:
@@ -64,6 +71,7 @@ class SubprocessEngine:
     async def end_update(self, version: int) -> None:
         """Put the new weights into service; reset the prefix cache."""
         await self._guard(lambda: self._llm.finish_weight_update(str(version)))
+        self._updating = False
         if not await self._guard(self._llm.reset_prefix_cache):
             raise EngineError(f"{self._name}: the prefix cache could not be reset: requests are in flight")
 

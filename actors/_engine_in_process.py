@@ -4,6 +4,7 @@ weights reach the model straight from the object store's memory."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ class InProcessEngine:
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
         self._fatal = ""
+        self._updating = False
         loaded: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(engine_arguments(options, on_gpu), loaded), name="engine", daemon=True
@@ -82,7 +84,12 @@ class InProcessEngine:
         )
 
     async def begin_update(self) -> None:
-        """Prepare the model to receive weights."""
+        """Prepare the model to receive weights; an update that was never ended is ended first."""
+        if self._updating:
+            # vLLM refuses a second start while one is open, and closes some failed ones by itself.
+            with contextlib.suppress(EngineError):
+                await self._call(lambda engine: engine.collective_rpc("finish_weight_update"))
+        self._updating = True
         await self._call(lambda engine: engine.collective_rpc("start_weight_update"))
 
     async def receive_update(self, update_info: dict[str, Any]) -> None:
@@ -101,6 +108,7 @@ class InProcessEngine:
 
         if not await self._call(end):
             raise EngineError(f"{self._name}: the prefix cache could not be reset: requests are in flight")
+        self._updating = False
 
     async def label(self, version: int) -> None:
         """Name the weights that are in service."""

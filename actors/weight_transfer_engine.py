@@ -56,14 +56,25 @@ class ObjectStoreEngine(WeightTransferEngine[ObjectStoreInitInfo, ObjectStoreUpd
 
     init_info_cls = ObjectStoreInitInfo
     update_info_cls = ObjectStoreUpdateInfo
+    _unfinished = False
 
     def init_transfer_engine(self, init_info: ObjectStoreInitInfo) -> None:
         """Nothing to connect."""
 
     def start_weight_update(self) -> None:
-        """Layerwise reloading: a live model has repacked weights that ``load_weights`` alone cannot fill."""
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+        """Layerwise reloading: a live model has repacked weights that ``load_weights`` alone cannot fill.
 
+        An update that broke off left layers half filled, and what they had got would count towards their next
+        filling: they are closed first. Their weights are worthless until this update is through.
+        """
+        from vllm.model_executor.model_loader.reload import (
+            finalize_layerwise_reload,
+            initialize_layerwise_reload,
+        )
+
+        if self._unfinished:
+            finalize_layerwise_reload(self.model, self.model_config)
+        self._unfinished = True
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ObjectStoreUpdateInfo) -> None:
@@ -81,6 +92,7 @@ class ObjectStoreEngine(WeightTransferEngine[ObjectStoreInitInfo, ObjectStoreUpd
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
+        self._unfinished = False
         for module in self.model.modules():
             method = getattr(module, "quant_method", None)
             if isinstance(method, UnquantizedEmbeddingMethod):

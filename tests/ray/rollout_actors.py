@@ -11,10 +11,11 @@ import ray
 
 from actors.rollout_worker import RolloutWorker, RolloutWorkerSpec, engine_env
 from actors.weight_transfer import WeightManifest, publish
+from actors.weight_transfer_push import PushPublisher
 from apprentice.config.schema import RolloutConfig
 from tests.rollout_fakes import EchoExpert, EchoPython, EqualityVerifier, TurnsFactory
 
-__all__ = ["PublishingLearner", "Reference", "long_prompt", "spawn"]
+__all__ = ["PublishingLearner", "PushingLearner", "Reference", "long_prompt", "spawn"]
 
 WINDOW = 512
 
@@ -69,13 +70,14 @@ class PublishingLearner:
         return publish(self.weights(version), version, bucket_bytes=64 * 1024)
 
     def publish_broken(self, version: int) -> WeightManifest:
-        """A manifest whose last bucket is cut short: its first tensor claims seven times its bytes."""
-        manifest = self.publish_weights(version)
-        assert manifest is not None
-        (*whole, last) = manifest.buckets
-        first = last.tensors[0]._replace(shape=(7, *last.tensors[0].shape))
-        broken = dataclasses.replace(last, tensors=(first, *last.tensors[1:]))
-        return dataclasses.replace(manifest, buckets=(*whole, broken))
+        """A manifest that fails in the middle of a fused layer: after q_proj, at k_proj."""
+        manifest = publish(self.weights(version), version, bucket_bytes=1)
+        buckets = list(manifest.buckets)
+        at = next(i for i, b in enumerate(buckets) if b.tensors[0].name.endswith("k_proj.weight"))
+        (info,) = buckets[at].tensors
+        longer = info._replace(shape=(7, *info.shape))
+        buckets[at] = dataclasses.replace(buckets[at], tensors=(longer,))
+        return dataclasses.replace(manifest, buckets=tuple(buckets))
 
     def weights(self, version: int) -> Iterator[tuple[str, Any]]:
         import torch
@@ -93,6 +95,46 @@ class PublishingLearner:
                 p.copy_(new)
         self._model.save_pretrained(folder)
         return folder
+
+
+class PushingLearner(PublishingLearner):
+    """Publishes through :class:`PushPublisher`, with a stand-in for vLLM's trainer engine: no GPU."""
+
+    def connect(self, workers: dict[str, Any], timeout_s: float = 30.0) -> None:
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+        WeightTransferTrainerFactory.trainer_init = staticmethod(  # type: ignore[method-assign]
+            lambda init_info, *, client, source: _ObjectTrainer(client, source)
+        )
+        self._publisher = PushPublisher(
+            "ipc", workers, rank=0, ranks_per_worker=1, bucket_bytes=64 * 1024, timeout_s=timeout_s
+        )
+
+    def publish_weights(
+        self, version: int, *, bucket_mib: int = 512, dtype: str | None = None
+    ) -> WeightManifest | None:
+        return self._publisher.publish(self.weights(version), version)
+
+
+class _ObjectTrainer:
+    """Sends what vLLM's trainer engines send, but with the bytes in the message."""
+
+    def __init__(self, client: Any, source: Any) -> None:
+        self._client, self._source = client, source
+        client.init_weight_transfer_engine({})
+
+    def send_weights(self) -> None:
+        self._client.start_weight_update()
+        meta = self._source.metadata()
+        self._client.update_weights(
+            {
+                "names": [m.name for m in meta],
+                "dtypes": [str(m.dtype).removeprefix("torch.") for m in meta],
+                "shapes": [list(m.shape) for m in meta],
+                "arrays": [t.contiguous().numpy().reshape(-1).view("uint8") for _, t in self._source],
+            }
+        )
+        self._client.finish_weight_update()
 
 
 class Reference:

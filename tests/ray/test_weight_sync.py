@@ -15,7 +15,7 @@ from apprentice.episodes.actions import Generate
 from apprentice.errors import InfrastructureError, StaleEngineError, WeightSyncError
 from driver.remote import gather
 from driver.weight_sync import sync_weights
-from tests.ray.rollout_actors import PublishingLearner, Reference, long_prompt, spawn
+from tests.ray.rollout_actors import PublishingLearner, PushingLearner, Reference, long_prompt, spawn
 from tests.tiny import make_tiny_model
 
 pytestmark = pytest.mark.ray
@@ -148,3 +148,22 @@ def test_a_dead_engine_is_named_and_the_others_are_synchronized(
         sync_weights({"learner-0": learner}, {"rollout-0": worker, "rollout-1": dead}, 8, 60)
     assert "rollout-0" not in str(error.value)
     assert_serves(worker, 8, reference, local)
+
+
+def test_the_control_plane_of_a_push_transport_delivers_and_expires(
+    worker: Any, model: Path, reference: Reference, local: PublishingLearner
+) -> None:
+    """Everything of nccl and ipc but the wire, which needs GPUs: the bytes travel in the messages here."""
+    pushing = ray.remote(PushingLearner).options(num_cpus=0).remote(str(model))
+    ray.get(pushing.connect.remote({"rollout-0": worker}), timeout=120)
+    for version in (9, 10):
+        sync_weights({"learner-0": pushing}, {"rollout-0": worker}, version, 60)
+        assert_serves(worker, version, reference, local)
+
+    # A learner that dies in the middle: the engine gives up by its deadline, and the next sync works.
+    ray.get(worker.begin_update.remote(11, 1.0), timeout=30)
+    waiting = worker.generate.remote(Generate(PROMPT, 4), SamplingConfig())
+    with pytest.raises(StaleEngineError, match="never ended"):
+        gather({"rollout-0": waiting}, timeout_s=30, what="sampling")
+    sync_weights({"learner-0": pushing}, {"rollout-0": worker}, 12, 60)
+    assert_serves(worker, 12, reference, local)
