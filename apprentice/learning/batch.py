@@ -116,8 +116,8 @@ class TrainingBatch:
             return _from_parts([])
         arrays: dict[str, Any] = {}
         for name, dtype in _DTYPES.items():
-            column = table.column(name).combine_chunks()
-            chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+            column = table.column(name)
+            chunk = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
             bounds = chunk.offsets.to_numpy()
             values = chunk.values.to_numpy(zero_copy_only=True)[bounds[0] : bounds[-1]]
             arrays[name] = values.astype(dtype, copy=False)
