@@ -35,9 +35,14 @@ class RuleVerifier:
     ) -> None:
         if workers < 1 or timeout_s <= 0:
             raise ValueError(f"workers must be >= 1 and timeout_s > 0, got {workers} and {timeout_s}")
+        self._arguments = (workers, timeout_s, mode, memory_mib)
         self._mode: Mode = mode
         self._pool = WorkerPool(workers, timeout_s, memory_mib)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="verify")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Picklable: the copy starts workers of its own when it is first asked."""
+        return (RuleVerifier, self._arguments)
 
     async def verify(self, response: str, gold: str) -> Verdict:
         """Extract the answer of ``response`` and compare it with ``gold``. Never raises for bad input."""
