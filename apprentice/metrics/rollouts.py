@@ -65,9 +65,9 @@ def counter_metrics(counters: RolloutCounters) -> dict[str, float]:
     metrics = {
         "groups/dropped": float(counters.dropped_groups),
         "samples/replaced": float(counters.replaced),
-        "time/expert_mean": counters.expert_s / max(counters.episodes, 1),
-        "time/python_mean": counters.python_s / max(counters.episodes, 1),
-        "time/verify_mean": counters.verify_s / max(counters.episodes, 1),
+        "latency/expert": counters.expert_s / max(counters.episodes, 1),
+        "latency/python": counters.python_s / max(counters.episodes, 1),
+        "latency/verify": counters.verify_s / max(counters.episodes, 1),
         "tokens_per_s/rollout": counters.sampled_tokens / counters.wall_s if counters.wall_s > 0 else 0.0,
     }
     metrics |= {f"unusable/{kind}": float(count) for kind, count in sorted(counters.unusable.items())}
