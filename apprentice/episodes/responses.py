@@ -168,11 +168,14 @@ def fit(codec: ChatCodec, pieces: Sequence[Piece], room: int) -> Fitted | None:
 
 
 def cut_head(codec: ChatCodec, text: str, max_tokens: int) -> tuple[str, int]:
-    """The longest head of ``text`` that encodes to at most ``max_tokens`` tokens, and how many it has."""
+    """The head of ``text`` that encodes to at most ``max_tokens`` tokens, and how many it has.
+
+    A head that is cut ends neither in blank space nor within a character.
+    """
     ids = codec.encode_text(text)
     keep = max_tokens
     while len(ids) > max_tokens:
-        text = codec.decode(ids[:keep]).rstrip("\ufffd")
+        text = codec.decode(ids[:keep]).rstrip("\ufffd").rstrip()
         ids = codec.encode_text(text)
         keep -= 1
     return text, len(ids)
