@@ -13,7 +13,6 @@ from apprentice.data.order import ProblemStream
 from apprentice.errors import ConfigError
 from apprentice.metrics.logger import MetricsLogger
 from apprentice.metrics.memory import MemorySampler
-from apprentice.metrics.scores import mean_at_k, paired_difference
 from apprentice.models import resolve_model
 from apprentice.report.build import build_report
 from apprentice.report.summary import format_table, write_summary
@@ -73,7 +72,7 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
             folder.write_state(
                 unit, 0, completed=completed, seconds=run.seconds, position=run.stream.position
             )
-    _finish(folder, run, config)
+    _finish(folder, run)
     return 0
 
 
@@ -99,7 +98,7 @@ def evaluate(
             began = time.monotonic()
             evaluate_mode(run, mode)
             run.seconds[f"evaluate/{mode}"] = time.monotonic() - began
-    _finish(folder, run, config)
+    _finish(folder, run)
     return 0
 
 
@@ -197,34 +196,16 @@ def _running(
             fleet.stop()
 
 
-def _finish(folder: RunFolder, run: Run, config: Config) -> None:
+def _finish(folder: RunFolder, run: Run) -> None:
     """Summary, table and report; they need no actor any more."""
     items = read_all_results(folder.path / "results")
-    evaluation = config.evaluation
-
-    def score(correct: Sequence[Sequence[bool]]) -> object:
-        return mean_at_k(
-            correct, confidence=evaluation.confidence, samples=evaluation.bootstrap_samples, seed=config.seed
-        )
-
-    def gain(first: Sequence[Sequence[bool]], second: Sequence[Sequence[bool]]) -> object:
-        return paired_difference(
-            first,
-            second,
-            confidence=evaluation.confidence,
-            samples=evaluation.bootstrap_samples,
-            seed=config.seed,
-        )
-
     summary = write_summary(
         folder,
         items,
-        score,
-        gain,
         wall_seconds=sum(run.seconds.values()),
         peak_memory_bytes=run.memory.peak_bytes,
     )
     folder.write_json("timing.json", {unit: round(seconds, 1) for unit, seconds in run.seconds.items()})
     print(format_table(summary))
-    path = build_report(folder, lambda token: run.codec.decode([token]))
+    path = build_report(folder, run.codec.token_bytes)
     print(f"report: {path}")

@@ -14,10 +14,11 @@ from apprentice.metrics.logger import MetricRow, read_metrics
 from apprentice.metrics.progress import format_seconds
 from apprentice.report.bars import Bar, bar_chart, funnel
 from apprentice.report.sections import sft_charts, stage1_charts
-from apprentice.report.summary import mode_label
+from apprentice.report.summary import attempts, mode_label
 from apprentice.report.trajectories import OWNER_NAMES, DecodeToken, choose, json_for_script, viewer_data
 from apprentice.results import ItemResult, read_all_results
 from apprentice.run_folder import RunFolder
+from apprentice.stage2.review import decisions
 from apprentice.trajectory import Owner
 
 __all__ = ["FUNNEL_FILE", "build_report"]
@@ -71,7 +72,7 @@ def build_report(
         table=_table(summary),
         gains=_gains(summary),
         confidence=f"{100 * summary.get('confidence', run.config.evaluation.confidence):g} %",
-        k=summary.get("k", run.config.evaluation.k),
+        attempts=attempts(summary) if summary else "",
         costs=_costs(results),
         warmup=sft_charts(stages["warmup"]),
         stage1=stage1_charts(stages["stage1"]),
@@ -178,7 +179,7 @@ def _gains(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _costs(results: Iterable[ItemResult]) -> dict[str, Any] | None:
-    """Calls and sampled tokens per attempt, by mode."""
+    """Calls and tokens per attempt, by mode."""
     by_mode: dict[str, list[ItemResult]] = {}
     for item in results:
         by_mode.setdefault(item.mode, []).append(item)
@@ -209,4 +210,6 @@ def _funnel(run: RunFolder) -> Any:
     if not steps:
         return None
     named = [(str(step["name"]), int(step["count"])) for step in steps]
+    if made := decisions(run):
+        named.append(("approved in review", sum(decision == "approve" for decision in made.values())))
     return funnel(named, title="From samples to training data")

@@ -45,7 +45,7 @@
   if (!all.length) return;
   const owners = json("data-owners");
   const perToken = (t, field) => t.runs.flatMap((run) => new Array(run[0]).fill(run[field]));
-  const where = (t) => t.stage + " · " + t.mode;
+  const where = (t) => (t.stage.endsWith(t.mode) ? t.stage : t.stage + " · " + t.mode).replaceAll("_", " ");
   const fill = (id, values) => {
     for (const value of ["all", ...new Set(values)]) {
       const option = make("option", "", value);

@@ -42,30 +42,33 @@ _STAGE1: tuple[tuple[str, str, tuple[_Spec, ...]], ...] = (
         "Rollouts of the training problems with experts at hand. A zero-signal group is one whose rollouts "
         "all got the same reward: it teaches nothing.",
         (
-            _Spec("Rollout accuracy", {"accuracy": ""}, "%", y_range=(0, 100), scale=100),
+            _Spec(
+                "Right answers and zero-signal groups",
+                {"accuracy": "right", "groups/zero_signal": "zero-signal"},
+                "%",
+                y_range=(0, 100),
+                scale=100,
+            ),
             _Spec("Mean reward", {"reward/mean": ""}, "−1 to 1", y_range=(-1, 1)),
             _Spec("Entropy on controller tokens", {"entropy/controller": ""}, "nats", zero=True),
-            _Spec(
-                "Lost groups and samples",
-                {
-                    "groups/zero_signal": "zero-signal",
-                    "groups/dropped": "dropped",
-                    "samples/replaced": "replaced",
-                },
-                "count a step",
-                zero=True,
-            ),
-            _Spec("Episode length by owner", {"tokens/": ""}, "tokens", stacked=True),
-            _Spec("Episodes cut at the token limit", {"truncated": ""}, "%", zero=True, scale=100),
         ),
     ),
     (
-        "Calls",
-        "Calls a trajectory. Refused calls got an error text as tool response and the rollout went on.",
+        "Episodes",
+        "Refused calls got an error text as tool response and the rollout went on. Groups and samples that "
+        "experts or infrastructure lost are replaced or dropped, never scored.",
         (
-            _Spec("By tool", {"calls/tool/": ""}, "calls a trajectory", zero=True),
-            _Spec("By expert", {"calls/expert/": ""}, "calls a trajectory", zero=True),
-            _Spec("Refused, by kind", {"calls/error/": ""}, "calls a trajectory", zero=True),
+            _Spec("Calls by tool", {"calls/tool/": ""}, "a trajectory", zero=True),
+            _Spec("Calls by expert", {"calls/expert/": ""}, "a trajectory", zero=True),
+            _Spec("Refused calls by kind", {"calls/error/": ""}, "a trajectory", zero=True),
+            _Spec("Length by owner", {"tokens/": ""}, "tokens", stacked=True),
+            _Spec("Cut at the token limit", {"truncated": ""}, "% of episodes", zero=True, scale=100),
+            _Spec(
+                "Lost and replaced",
+                {"groups/dropped": "groups dropped", "samples/replaced": "replaced"},
+                "a step",
+                zero=True,
+            ),
         ),
     ),
     (

@@ -16,13 +16,16 @@ where there is one): problem sets of other groups are reported apart and never a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from apprentice.config.schema import Config
+from apprentice.metrics.scores import mean_at_k
 from apprentice.results import ItemResult
 from apprentice.run_folder import RunFolder
 
-__all__ = ["MODE_LABELS", "Interval", "format_table", "mode_label", "summarize", "write_summary"]
+__all__ = ["MODE_LABELS", "attempts", "format_table", "mode_label", "summarize", "write_summary"]
 
 MODE_LABELS: dict[str, tuple[str, str]] = {
     "base": ("Base model", ""),
@@ -33,47 +36,20 @@ MODE_LABELS: dict[str, tuple[str, str]] = {
 """Evaluation mode -> what a reader calls it, in two lines, in the order of the table."""
 
 
-class Interval(Protocol):
-    """An estimate with a confidence interval."""
-
-    @property
-    def value(self) -> float:
-        """The estimate."""
-        ...
-
-    @property
-    def low(self) -> float:
-        """Lower end of the interval."""
-        ...
-
-    @property
-    def high(self) -> float:
-        """Upper end of the interval."""
-        ...
-
-
-ScoreFunction = Callable[[Sequence[Sequence[bool]]], Interval]
-"""Mean@k of problems (rows) by attempts, with an interval over problems."""
-
-GainFunction = Callable[[Sequence[Sequence[bool]], Sequence[Sequence[bool]]], Interval]
-"""Mean@k of the first less that of the second on the same problems, with a paired interval."""
-
-
 def mode_label(mode: str) -> str:
     """One line for ``mode``, e.g. ``Stage I, experts removed``."""
     return ", ".join(part for part in MODE_LABELS.get(mode, (mode, "")) if part)
 
 
-def summarize(
-    config: Config, items: Iterable[ItemResult], score: ScoreFunction, gain: GainFunction | None = None
-) -> dict[str, Any]:
-    """The ``modes`` and ``gains`` of a summary.
+def summarize(config: Config, items: Iterable[ItemResult]) -> dict[str, Any]:
+    """The ``modes`` and ``gains`` of a summary, with intervals as ``config.evaluation`` says.
+
+    A set's score is Mean@k over its problems; a group of several sets is the mean of its sets' scores (as in
+    the paper's last column), however many problems each has.
 
     Args:
-        config: names the groups of the problem sets.
+        config: names the groups of the problem sets, and how intervals are made.
         items: per-item results of every mode and set.
-        score: estimates one set of items.
-        gain: estimates a paired difference; without it there are no ``gains``.
     """
     groups = {s.name: s.group for s in config.data.test}
     cells: dict[str, dict[str, list[ItemResult]]] = {}
@@ -85,13 +61,10 @@ def summarize(
         by_group = {}
         for group in _ordered(cells[mode], ["main", *groups.values()]):
             members = cells[mode][group]
-            families = dict.fromkeys(item.family or item.set_name for item in members)
+            families = _by(members, lambda item: item.family or item.set_name)
             by_group[group] = {
-                **_cell(members, score),
-                "families": {
-                    family: _cell([i for i in members if (i.family or i.set_name) == family], score)
-                    for family in families
-                },
+                **_cell(members, config),
+                "families": {family: _cell(found, config) for family, found in families.items()},
             }
         head = next(iter(by_group.values()))
         modes[mode] = {
@@ -99,20 +72,11 @@ def summarize(
             **{key: head[key] for key in ("accuracy", "low", "high", "n", "k")},
             "groups": by_group,
         }
-    summary: dict[str, Any] = {"modes": modes}
-    if gain is not None:
-        summary["gains"] = _gains(cells, gain)
-    return summary
+    return {"modes": modes, "gains": _gains(cells, config)}
 
 
 def write_summary(
-    run: RunFolder,
-    items: Iterable[ItemResult],
-    score: ScoreFunction,
-    gain: GainFunction | None = None,
-    *,
-    wall_seconds: float,
-    peak_memory_bytes: int,
+    run: RunFolder, items: Iterable[ItemResult], *, wall_seconds: float, peak_memory_bytes: int
 ) -> dict[str, Any]:
     """Write ``summary.json`` of a run and return it. See the module's docstring for its form."""
     config = run.config
@@ -124,10 +88,21 @@ def write_summary(
         "confidence": config.evaluation.confidence,
         "wall_seconds": round(wall_seconds, 1),
         "peak_memory_bytes": peak_memory_bytes,
-        **summarize(config, items, score, gain),
+        **summarize(config, items),
     }
     run.write_json("summary.json", summary)
     return summary
+
+
+def attempts(summary: Mapping[str, Any]) -> str:
+    """How many attempts a problem had, e.g. ``mean of 4 attempts`` or ``mean of 1 to 16 attempts``."""
+    cells = [group for mode in summary["modes"].values() for group in mode["groups"].values()]
+    counts = sorted(
+        {k for cell in cells for k in (cell["k"] if isinstance(cell["k"], list) else [cell["k"]])}
+    )
+    if counts == [1]:
+        return "one attempt each"
+    return f"mean of {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} attempts"
 
 
 def format_table(summary: Mapping[str, Any]) -> str:
@@ -166,9 +141,8 @@ def format_table(summary: Mapping[str, Any]) -> str:
         ).rstrip()
         for row in rows
     ]
-    k = summary.get("k")
     lines.append("")
-    lines.append(f"Accuracy in % [{confidence} interval over problems], mean of {k} attempts; n problems.")
+    lines.append(f"Accuracy in % [{confidence} interval over problems], {attempts(summary)}; n problems.")
     for name, gain in summary.get("gains", {}).items():
         first, _, second = name.partition(" - ")
         lines.append(
@@ -189,36 +163,55 @@ def _percent(cell: Mapping[str, Any] | None) -> str:
     return f"{100 * cell['accuracy']:5.1f} [{100 * cell['low']:.1f}, {100 * cell['high']:.1f}]"
 
 
-def _cell(items: Sequence[ItemResult], score: ScoreFunction) -> dict[str, Any]:
-    estimate = score([item.correct for item in items])
-    attempts = {len(item.verdicts) for item in items}
-    return {
-        "accuracy": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
-        "n": len(items),
-        "k": max(attempts),
-    }
+def _cell(items: Sequence[ItemResult], config: Config) -> dict[str, Any]:
+    how = config.evaluation
+    sets = list(_by(items, lambda item: item.set_name).values())
+    attempts = sorted({len(item.verdicts) for item in items})
+    if len(sets) == 1 and len(attempts) == 1:
+        score = mean_at_k([i.correct for i in items], how.confidence, how.bootstrap_samples, config.seed)
+        value, low, high = score.value, score.low, score.high
+    else:
+        value, low, high = _mean_of_sets([[i.accuracy for i in one] for one in sets], config)
+    k = attempts[0] if len(attempts) == 1 else attempts
+    return {"accuracy": value, "low": low, "high": high, "n": len(items), "k": k}
 
 
-def _gains(cells: Mapping[str, Mapping[str, Sequence[ItemResult]]], gain: GainFunction) -> dict[str, Any]:
+def _gains(cells: Mapping[str, Mapping[str, Sequence[ItemResult]]], config: Config) -> dict[str, Any]:
+    """Paired differences between modes over the problems of the first group that both have."""
     gains = {}
     for first, second in (("internalized", "experts_removed"), ("experts_removed", "base")):
         if first not in cells or second not in cells:
             continue
-        group = next(iter(_ordered(cells[first], ["main"])))
-        a = {(i.set_name, i.problem_id): i.correct for i in cells[first][group]}
-        b = {(i.set_name, i.problem_id): i.correct for i in cells[second].get(group, ())}
-        common = [key for key in a if key in b]
-        if common:
-            estimate = gain([a[key] for key in common], [b[key] for key in common])
-            gains[f"{first} - {second}"] = {
-                "difference": estimate.value,
-                "low": estimate.low,
-                "high": estimate.high,
-                "n": len(common),
-            }
+        group = _ordered(cells[first], ["main"])[0]
+        before = {(i.set_name, i.problem_id): i.accuracy for i in cells[second].get(group, ())}
+        pairs = [i for i in cells[first][group] if (i.set_name, i.problem_id) in before]
+        if pairs:
+            sets = _by(pairs, lambda item: item.set_name).values()
+            differences = [[i.accuracy - before[i.set_name, i.problem_id] for i in one] for one in sets]
+            value, low, high = _mean_of_sets(differences, config)
+            gains[f"{first} - {second}"] = {"difference": value, "low": low, "high": high, "n": len(pairs)}
     return gains
+
+
+def _mean_of_sets(sets: Sequence[Sequence[float]], config: Config) -> tuple[float, float, float]:
+    """Mean of the sets' means, with a percentile bootstrap that resamples problems within each set."""
+    rng = np.random.default_rng(config.seed)
+    means = np.zeros(config.evaluation.bootstrap_samples)
+    for one in sets:
+        values = np.asarray(one, np.float64)
+        for i in range(len(means)):
+            means[i] += values[rng.integers(0, len(values), len(values))].mean() / len(sets)
+    tail = (1 - config.evaluation.confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(np.mean([np.mean(one) for one in sets])), float(low), float(high)
+
+
+def _by(items: Iterable[ItemResult], key: Callable[[ItemResult], str]) -> dict[str, list[ItemResult]]:
+    """Items by key, in order of first appearance."""
+    found: dict[str, list[ItemResult]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def _ordered(names: Iterable[str], first: Iterable[str]) -> list[str]:

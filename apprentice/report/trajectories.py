@@ -39,9 +39,7 @@ def choose(run: RunFolder, limit: int) -> list[tuple[str, Trajectory]]:
     reached. Of a stage with many parts (steps), six spread over its course are read. Always the same choice.
     """
     buckets: dict[tuple[str, str, str], list[Trajectory]] = {}
-    folders = sorted((run.path / "trajectories").glob("*/"), key=lambda f: (_rank(f.name, _STAGES), f.name))
-    stages = [folder.name for folder in folders]
-    for folder in folders:
+    for folder in sorted((run.path / "trajectories").glob("*/")):
         for file in _spread(sorted(folder.glob("*.parquet")), _FILES_A_STAGE):
             for trajectory in read_parquet(file):
                 outcome = (
@@ -59,7 +57,7 @@ def choose(run: RunFolder, limit: int) -> list[tuple[str, Trajectory]]:
             break
         for key in open_keys:
             taken[key] += 1
-    ordered = sorted(buckets, key=lambda key: (stages.index(key[0]), _rank(key[1], _MODES), key[2]))
+    ordered = sorted(buckets, key=lambda k: (_rank(k[0], _STAGES), _rank(k[1], _MODES), *k))
     return [(key[0], t) for key in ordered for t in _spread(buckets[key], taken[key])]
 
 

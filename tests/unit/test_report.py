@@ -8,43 +8,28 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from apprentice.config.schema import TrackingConfig
 from apprentice.metrics.logger import MetricRow, MetricsLogger
+from apprentice.metrics.scores import mean_at_k
 from apprentice.report.bars import Bar, bar_chart, funnel
 from apprentice.report.build import FUNNEL_FILE, build_report
 from apprentice.report.scale import format_number, moving_mean, nice_ticks
 from apprentice.report.sections import sft_charts, stage1_charts
-from apprentice.report.summary import format_table, summarize, write_summary
+from apprentice.report.summary import attempts, format_table, summarize, write_summary
 from apprentice.report.svg import Series, line_chart, stacked_chart
 from apprentice.report.trajectories import choose, json_for_script, viewer_data
 from apprentice.results import ItemResult, write_results
 from apprentice.run_folder import RunFolder
+from apprentice.stage2.review import CANDIDATE_STAGE
 from apprentice.trajectory import Owner, Status, Trajectory, TrajectoryBuilder
 from tests.unit.test_run_folder import make_config
 
 pytestmark = pytest.mark.unit
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)><!-- & \u2028"
-
-
-class Interval(NamedTuple):
-    value: float
-    low: float
-    high: float
-
-
-def score(rows: Any) -> Interval:
-    mean = sum(sum(row) / len(row) for row in rows) / len(rows)
-    return Interval(mean, max(0.0, mean - 0.1), min(1.0, mean + 0.1))
-
-
-def gain(first: Any, second: Any) -> Interval:
-    mean = score(first).value - score(second).value
-    return Interval(mean, mean - 0.05, mean + 0.05)
 
 
 class Page(HTMLParser):
@@ -114,7 +99,7 @@ def run(tmp_path: Path) -> RunFolder:
                 {"name": "words", "source": "reasoning_gym", "group": "apart"},
             ],
         },
-        evaluation={"k": 2},
+        evaluation={"k": 2, "bootstrap_samples": 500},
     )
     return RunFolder.create(config, path=tmp_path / "demo", command=["apprentice", EVIL])
 
@@ -132,39 +117,62 @@ ITEMS = [
 
 
 def test_summary_keeps_groups_apart_and_pairs_gains(run: RunFolder) -> None:
-    summary = write_summary(run, ITEMS, score, gain, wall_seconds=90.04, peak_memory_bytes=2**30)
+    summary = write_summary(run, ITEMS, wall_seconds=90.04, peak_memory_bytes=2**30)
     assert json.loads((run.path / "summary.json").read_text()) == summary
     assert (summary["seed"], summary["wall_seconds"], summary["peak_memory_bytes"]) == (7, 90.0, 2**30)
     assert list(summary["modes"]) == ["base", "experts_removed", "internalized"]
     internalized = summary["modes"]["internalized"]
     assert internalized["accuracy"] == pytest.approx(2.5 / 3)  # the word problem is not averaged in
     assert (internalized["n"], internalized["k"]) == (3, 2)
+    expected = mean_at_k([[1, 1], [1, 0], [1, 1]], 0.95, 500, seed=7)
+    assert (internalized["low"], internalized["high"]) == (expected.low, expected.high)
     assert internalized["groups"]["main"]["families"]["gcd"]["accuracy"] == 0.75
     assert internalized["groups"]["apart"]["accuracy"] == 0.0
-    difference = summary["gains"]["internalized - experts_removed"]
-    assert difference["difference"] == pytest.approx(2.5 / 3 - 1 / 3) and difference["n"] == 3
+    gain = summary["gains"]["internalized - experts_removed"]
+    # By problem: 1 - 0.5, 0.5 - 0, 1 - 0.5: always 0.5, so any resampling gives 0.5.
+    assert (gain["difference"], gain["low"], gain["high"], gain["n"]) == (0.5, 0.5, 0.5, 3)
     assert summary["gains"]["experts_removed - base"]["n"] == 1  # only what both saw
 
 
+def test_a_group_is_the_mean_of_its_sets_whatever_their_sizes_and_attempts(run: RunFolder) -> None:
+    items = [item("base", i, "1", set_name="small") for i in range(2)]
+    items += [item("base", i, "1000", set_name="large") for i in range(8)]
+    (cell,) = summarize(run.config, items)["modes"]["base"]["groups"].values()
+    assert (cell["accuracy"], cell["low"], cell["high"]) == (0.625, 0.625, 0.625)
+    assert (cell["n"], cell["k"]) == (10, [1, 4])
+    assert attempts(summarize(run.config, items)) == "mean of 1 to 4 attempts"
+
+
+def test_a_mean_of_sets_has_the_interval_of_a_stratified_bootstrap(run: RunFolder) -> None:
+    # Two sets, half of the problems right: the mean's deviation is sqrt(1/4 (0.25/n + 0.25/m)).
+    items = [item("base", i, "1" if i % 2 else "0", set_name="a") for i in range(100)]
+    items += [item("base", i, "1" if i % 2 else "0", set_name="b") for i in range(400)]
+    (cell,) = summarize(run.config, items)["modes"]["base"]["groups"].values()
+    half = 1.96 * math.sqrt(0.25 * (0.25 / 100 + 0.25 / 400))
+    assert cell["accuracy"] == 0.5
+    assert cell["high"] - cell["low"] == pytest.approx(2 * half, rel=0.15)
+
+
 def test_terminal_table_shows_percent_with_intervals(run: RunFolder) -> None:
-    lines = format_table(
-        write_summary(run, ITEMS, score, gain, wall_seconds=1, peak_memory_bytes=1)
-    ).splitlines()
+    summary = write_summary(run, ITEMS, wall_seconds=1, peak_memory_bytes=1)
+    lines = format_table(summary).splitlines()
     assert lines[0].split() == ["n", "Base", "model", "Stage", "I", "Stage", "II"]
     assert lines[1].split() == ["experts", "removed", "internalized"]
+    cell = summary["modes"]["internalized"]
     (everything,) = [line for line in lines if line.startswith("all problems")]
-    assert "83.3 [73.3, 93.3]" in everything
+    assert f"83.3 [{100 * cell['low']:.1f}, 100.0]" in everything
     (gcd,) = [line for line in lines if line.startswith("  gcd")]
-    assert "75.0 [65.0, 85.0]" in gcd and "25.0 [15.0, 35.0]" in gcd
+    assert "75.0 [50.0, 100.0]" in gcd and "25.0 [0.0, 50.0]" in gcd
     (gsm,) = [line for line in lines if line.startswith("gsm")]
-    assert gsm.split() == ["gsm", "1", "-", "-", "0.0", "[0.0,", "10.0]"]
+    assert gsm.split()[:5] == ["gsm", "1", "-", "-", "0.0"]
+    assert "Accuracy in % [95 % interval over problems], mean of 2 attempts; n problems." in lines
     assert lines[-2] == (
-        "Stage II, internalized less Stage I, experts removed: +50.0 points [+45.0, +55.0], paired, n 3."
+        "Stage II, internalized less Stage I, experts removed: +50.0 points [+50.0, +50.0], paired, n 3."
     )
 
 
 def test_a_summary_without_results_is_empty(run: RunFolder) -> None:
-    assert summarize(run.config, [], score, gain) == {"modes": {}, "gains": {}}
+    assert summarize(run.config, []) == {"modes": {}, "gains": {}}
     assert format_table({"modes": {}}) == "no results"
 
 
@@ -185,7 +193,11 @@ def full_run(run: RunFolder) -> Page:
             log.log(step, "stage2", {"loss": 1.0 / step})
     for mode in ("internalized", "experts_removed"):
         write_results(run.results_path(mode, "held-out"), [i for i in ITEMS if i.mode == mode])
-    write_summary(run, ITEMS, score, gain, wall_seconds=3723, peak_memory_bytes=3 * 2**30)
+    write_summary(run, ITEMS, wall_seconds=3723, peak_memory_bytes=3 * 2**30)
+    review_file = run.path / "review.jsonl"
+    review_file.write_text(
+        json.dumps({"stage": CANDIDATE_STAGE, "trajectory_id": "a", "decision": "approve"}) + "\n"
+    )
     run.write_json(FUNNEL_FILE, [{"name": "sampled", "count": 1024}, {"name": EVIL, "count": 700}])
     run.write_trajectories(
         "evaluate", 0, [make_trajectory("a", text=EVIL), make_trajectory("b", verdict="wrong")]
@@ -201,12 +213,14 @@ def test_the_page_says_what_happened(run: RunFolder) -> None:
         "demo",
         "1:02:03",
         "3.0 GiB",
-        "Stage II, internalized is 50.0 points above Stage I, experts removed (+45.0 to +55.0; paired over 3",
+        "Stage II, internalized is 50.0 points above Stage I, experts removed (+50.0 to +50.0; paired over 3",
         "83.3 %",
-        "Rollout accuracy",
+        "Right answers and zero-signal groups",
         "By phase",
         "1,024",
         "−324",
+        "approved in review",
+        "−699",
         "2 trajectories",
     ):
         assert text in page.text, text
@@ -314,10 +328,10 @@ def test_charts_appear_for_logged_metrics_only() -> None:
             {"policy/clip_fraction": 0.04, "policy/dual_clip_fraction": 0.001, "time/sync": 1.0},
         )
     )
-    assert [(g.heading, len(g.charts)) for g in groups] == [("Calls", 1), ("Optimisation", 1), ("Time", 1)]
+    assert [(g.heading, len(g.charts)) for g in groups] == [("Episodes", 1), ("Optimisation", 1), ("Time", 1)]
     clip = groups[1].charts[0]
     assert "clip 4" in clip and "dual clip 0.1" in clip and "% of trained tokens" in clip
-    assert "bad_json 0.5" in groups[0].charts[0] or ">0.5<" in groups[0].charts[0]
+    assert "Refused calls by kind" in groups[0].charts[0] and ">0.5<" in groups[0].charts[0]
     assert stage1_charts([]) == [] and sft_charts([]) == ()
 
 
@@ -359,8 +373,10 @@ def test_a_stack_puts_series_on_top_of_each_other(steps: int) -> None:
     ]
 
 
-def test_end_labels_never_cover_each_other() -> None:
-    chart = line_chart([Series(f"s{i}", [1, 2], [0.0, 0.001 * i], "c0") for i in range(6)], title="t")
+@pytest.mark.parametrize("place", [-5.0, 0.0])
+def test_end_labels_never_cover_each_other(place: float) -> None:
+    series = [Series(f"s{i}", [1, 2], [0.0, 5.0 + place + 0.001 * i], "c0") for i in range(6)]
+    chart = line_chart([*series, Series("top", [1, 2], [0.0, 10.0], "c1")], title="t", y_range=(0, 10))
     ys = sorted(float(y) for y in re.findall(r'<text class="end c0" x="[\d.]+" y="([\d.]+)"', chart))
     assert len(ys) == 6 and all(b - a >= 12.4 for a, b in itertools.pairwise(ys))
     assert max(ys) <= 190 - 22 + 4

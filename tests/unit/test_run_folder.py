@@ -166,22 +166,22 @@ def test_an_empty_checkpoint_cannot_be_marked(tmp_path: Path) -> None:
 
 
 def test_secrets_never_reach_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_ENDPOINT_CREDENTIAL", "Sample!23")  # H21: short, low entropy
+    monkeypatch.setenv("MY_ENDPOINT", "Smp!23")  # as in H21: short, low entropy; and no telling name
     monkeypatch.setenv("OTHER_API_KEY", "aAbBcCdDeF")
     backend = {
         "kind": "openai",
         "base_url": "http://user:hunter2secret@127.0.0.1:9/v1?apikey=aAbBcCdDeF",
         "model": "m",
-        "api_key_env": "MY_ENDPOINT_CREDENTIAL",
-        "extra_body": {"api_key": "plainly-here", "note": "Sample!23", "top_k": 3},
+        "api_key_env": "MY_ENDPOINT",
+        "extra_body": {"api_key": "plainly-here", "note": "Smp!23", "top_k": 3},
     }
     config = make_config(experts=[{"name": "e", "backend": backend}])
-    run = RunFolder.create(config, path=tmp_path / "demo", command=["x", "--key=Sample!23"])
-    run.write_json("extra.json", {"header": "Bearer Sample!23"})
+    run = RunFolder.create(config, path=tmp_path / "demo", command=["x", "--key=Smp!23"])
+    run.write_json("extra.json", {"header": "Bearer Smp!23"})
     written = "".join(p.read_text() for p in run.path.rglob("*") if p.is_file())
-    for secret in ("Sample!23", "aAbBcCdDeF", "hunter2secret", "plainly-here"):
+    for secret in ("Smp!23", "aAbBcCdDeF", "hunter2secret", "plainly-here"):
         assert secret not in written
-    assert "MY_ENDPOINT_CREDENTIAL" in written and "user:***@127.0.0.1" in written
+    assert "MY_ENDPOINT" in written and "user:***@127.0.0.1" in written
     assert RunFolder.open(run.path).config.experts[0].backend.extra_body == {  # type: ignore[union-attr]
         "api_key": REDACTED,
         "note": REDACTED,
