@@ -74,6 +74,10 @@ class WorkedBackend(Strict):
         default_factory=dict,
         description="Problem family -> probability of a right answer; overrides 1 - error_rate for it.",
     )
+    think_strength: Probability = Field(
+        1.0,
+        description="Of the problems it gets right with a program, the share it gets right by thinking alone.",
+    )
     latency_s: Annotated[float, Field(ge=0)] = 0.0
     failure_rate: Probability = Field(0.0, description="Share of calls that fail as infrastructure (tests).")
 

@@ -2,7 +2,7 @@
 
 How good it is, is decided once per (expert, problem, seed) with a hash, so all rollouts of a group, all
 retries and all processes meet the same ability: an expert that errs on a problem gives the same wrong answer
-every time, to both tools. A wrong answer is a plausible one: the derivation and the program reach a number
+every time. It errs on both tools, or with ``think_strength`` below 1 on ``think`` alone. A wrong answer is a plausible one: the derivation and the program reach a number
 that is off by a little, or start from misread numbers. It is never empty.
 """
 
@@ -170,9 +170,14 @@ class WorkedExpert:
         """``worked``: there is no model."""
         return "worked"
 
-    def knows(self, problem: Problem) -> bool:
-        """Whether this expert gets this problem right; always the same for one seed."""
+    def knows(self, problem: Problem, tool: str = "code_interpreter") -> bool:
+        """Whether this expert gets this problem right with this tool; always the same for one seed.
+
+        What it gets right by thinking it gets right with a program too (``think_strength``).
+        """
         right = self._config.strengths.get(problem.family, 1.0 - self._config.error_rate)
+        if tool == "think":
+            right *= self._config.think_strength
         return _draw("ability", self._name, problem.problem_id, self._seed) < right
 
     async def answer(self, request: CallExpert, *, timeout_s: float) -> ExpertAnswer:
@@ -195,7 +200,7 @@ class WorkedExpert:
             raise self._failure("injected failure", "injected", retryable=True)
         think = request.tool == "think"
         text = problem.worked.derivation if think else problem.worked.program
-        if not self.knows(problem):
+        if not self.knows(problem, request.tool):
             draw = _draw("error", self._name, problem.problem_id, self._seed)
             text = (wrong_derivation if think else wrong_program)(text, problem.answer, draw)
         return ExpertAnswer(text=text)
