@@ -152,7 +152,7 @@ class InternalizedEpisode(EpisodeCore):
                 count = position + 1
                 break
         self._append_sampled(event, count)
-        if stop is None and event.finish_reason == "stop" and not self._at_stop_string(len(ids)):
+        if stop is None and event.finish_reason == "stop" and not self._asked_to_stop(len(ids)):
             stop = self._end_of_text()
         if stop is not None:
             return self._on_stop(stop)
@@ -160,11 +160,13 @@ class InternalizedEpisode(EpisodeCore):
             return self._truncated()
         return self._go_on()
 
-    def _at_stop_string(self, sampled: int) -> bool:
-        """Whether a stop string ends in the last token, at a place where it means nothing."""
+    def _asked_to_stop(self, sampled: int) -> bool:
+        """Whether the last token is a stop that was asked for, one that does not stop the episode here."""
         if not sampled:
             return False
         ids = self._builder.token_ids
+        if ids[-1] == self._codec.im_end_id:
+            return True
         text = self._codec.decode(ids[-len(_RESPONSE) :])
         last = len(self._codec.decode(ids[-1:]))
         return any(
