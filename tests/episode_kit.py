@@ -67,6 +67,16 @@ def code(model: str = "ada", code: object = "", **more: object) -> str:
     return call("code_interpreter", model=model, code=code, **more)
 
 
+def engine_output(codec: ChatCodec, ids: Sequence[int], request: Generate) -> Generated:
+    """What an engine that would write ``ids`` returns: up to a stop id or string, kept, or to the length."""
+    for n in range(1, min(len(ids), request.max_tokens) + 1):
+        text = codec.decode(ids[:n])
+        if ids[n - 1] in request.stop_token_ids or any(stop in text for stop in request.stop):
+            return sampled(ids[:n], "stop")
+    n = min(len(ids), request.max_tokens)
+    return sampled(ids[:n], "length" if n == request.max_tokens else None)
+
+
 def sampled(ids: Sequence[int], finish_reason: str | None = "stop", version: int = 3) -> Generated:
     return Generated(list(ids), [-0.5] * len(ids), version, finish_reason)
 
