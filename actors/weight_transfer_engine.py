@@ -82,20 +82,23 @@ class ObjectStoreEngine(WeightTransferEngine[ObjectStoreInitInfo, ObjectStoreUpd
         self.model.load_weights(_tensors(update_info))
 
     def finish_weight_update(self) -> None:
-        """End layerwise reloading, and repack embeddings.
+        """End layerwise reloading, and repack the output head.
 
         With tied embeddings on a CPU the reload updates the shared tensor, but ``lm_head`` keeps the copy
         that was packed for its kernel from the old one: logits come from stale weights, in silence. Packing
-        again is cheap, and does nothing on a GPU.
+        again is cheap, and does nothing on a GPU. Embeddings proper were packed when they were loaded.
         """
-        from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+        from vllm.model_executor.layers.vocab_parallel_embedding import (
+            ParallelLMHead,
+            UnquantizedEmbeddingMethod,
+        )
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
         self._unfinished = False
         for module in self.model.modules():
             method = getattr(module, "quant_method", None)
-            if isinstance(method, UnquantizedEmbeddingMethod):
+            if isinstance(module, ParallelLMHead) and isinstance(method, UnquantizedEmbeddingMethod):
                 method.process_weights_after_loading(module)
 
     def shutdown(self) -> None:

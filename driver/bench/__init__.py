@@ -1,0 +1,1 @@
+"""Measurements behind `make bench`: each module has a function that returns rows of one table."""
