@@ -127,6 +127,16 @@ def test_a_wrong_program_runs_and_prints_another_number(program: str, answer: st
         assert abs(float(wrong) - float(answer)) <= 3.0001
 
 
+def test_derivation_and_program_err_alike_for_negative_numbers_and_fractions() -> None:
+    for program, derivation, answer in (
+        ("print(3 - 10)", "3 - 10 = -7", "-7"),
+        ("print(1 / 4)", "1 / 4 = 0.25", "0.25"),
+    ):
+        for draw in (0.0, 0.2, 0.4, 0.6, 0.8, 0.99):
+            printed = float(run(wrong_program(program, answer, draw)))
+            assert printed == pytest.approx(float(wrong_derivation(derivation, answer, draw).split()[-1]))
+
+
 def test_a_program_that_prints_text_gets_a_misread_number_and_still_runs() -> None:
     program = "a = 6\nprint(f'The answer is {a * 7}')"
     for draw in (0.1, 0.5, 0.9):

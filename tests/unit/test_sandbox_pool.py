@@ -122,14 +122,14 @@ async def test_a_cell_sees_nothing_of_our_environment(monkeypatch: pytest.Monkey
 async def test_a_zygote_that_dies_is_restarted_and_its_cell_runs_again() -> None:
     async with SandboxPool(1) as pool:
         victim = pool.pids[0]
-        running = asyncio.create_task(pool.run("import time; time.sleep(0.5); print('done')"))
+        running = asyncio.create_task(pool.run("import time; time.sleep(3); print('done')"))
         await asyncio.sleep(0.2)
         cells = descendants(pool)
         assert len(cells) == 1
         os.kill(victim, signal.SIGKILL)
+        assert await gone([victim, *cells])
         result = await running
         assert (result.outcome, result.stdout, result.attempts) == (Outcome.OK, "done\n", 2)
-        assert await gone([victim, *cells])
         assert pool.metrics()["restarts"] == 1
 
 
