@@ -123,7 +123,8 @@ def _candidate(
     if len(example) > config.stage2.max_sequence_tokens:
         report.too_long += 1
         return None
-    text = re.sub(r"\s+", " ", codec.decode(example.token_ids.tolist())).strip()
+    text = re.sub(r"\s+", " ", codec.decode(example.token_ids.tolist()))
+    text = re.sub(r" ?(<\|im_(?:start|end)\|>) ?", r"\1", text)  # blank space at the ends of a turn
     return _Candidate(trajectory, text, len(example))
 
 
