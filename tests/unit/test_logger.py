@@ -300,3 +300,37 @@ def test_sampler_sees_memory_of_a_child_process() -> None:
     peak = sampler.stop()
     assert 190 << 20 < during - before < 260 << 20
     assert peak >= during and sampler.stop() == peak
+
+
+def test_quick_samples_are_corrected_by_the_last_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    full, quick = iter([1000, 1300]), iter([900, 1500, 1100, 800])
+    monkeypatch.setattr(memory, "memory_now", lambda *_: next(full))
+    monkeypatch.setattr(memory, "quick_memory_now", lambda *_: next(quick))
+    sampler = memory.MemorySampler()
+    samples = [sampler.sample(), sampler.sample(full=False), sampler.sample(), sampler.sample(full=False)]
+    assert samples == [1000, 1600, 1300, 1000]
+    assert sampler.peak_bytes == 1600
+
+
+def test_quick_memory_is_anonymous_memory_and_growth_of_shm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = fake_proc(tmp_path / "proc", {10: (1, 1, 0), 11: (10, 1, 0), 99: (1, 1, 0)})
+    for pid, kib in ((10, 300), (11, 20), (99, 5000)):
+        (proc / str(pid) / "status").write_text(f"Name:\tx\nVmRSS:\t 9999 kB\nRssAnon:\t  {kib} kB\n")
+    monkeypatch.setattr(memory, "shm_used", lambda _shm: 600 * 1024)
+    assert memory.quick_memory_now([10], 100 * 1024, proc) == (300 + 20 + 500) * 1024
+
+
+def test_full_samples_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def slow(*_: object) -> int:
+        clock.now += 0.5
+        return 1
+
+    monkeypatch.setattr(memory, "memory_now", slow)
+    monkeypatch.setattr(memory.time, "monotonic", clock)
+    sampler = memory.MemorySampler(full_share=0.02)
+    sampler.sample()
+    assert sampler._next_full == pytest.approx(100.5 + 0.5 / 0.02)
