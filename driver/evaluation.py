@@ -88,6 +88,8 @@ def item_results(
                 calls_by_tool=dict(tools),
                 calls_by_expert=dict(experts),
                 tokens=dict(tokens),
+                # An id ends in the number of samples that it took the place of (rollout/groups.py).
+                unusable=sum(int(t.trajectory_id.rpartition(".")[2]) for t in mine),
             )
         )
     return items

@@ -53,7 +53,10 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
         resume: folder of an unfinished run: goes on after the last unit (or checkpoint of Stage I) that was
             finished, with that run's own configuration. Optimizer moments start anew.
     """
-    folder = RunFolder.open(resume, resume=True) if resume else RunFolder.create(config)
+    # A new run has the plain name; an older one of that name is kept beside it.
+    folder = (
+        RunFolder.open(resume, resume=True) if resume else RunFolder.create(config, on_existing="archive")
+    )
     config = folder.config if resume else config
     state = folder.read_state() or {}
     completed: list[str] = list(state.get("completed", []))
@@ -63,6 +66,7 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
         return 0
     checkpoint = _last_checkpoint(folder)
     with _running(config, folder, address, checkpoint, learner=_needs_learner(todo)) as run:
+        run.seconds = {**state.get("seconds", {}), "start": run.seconds["start"]}
         for unit in todo:
             _log.info("%s begins", unit)
             began = time.monotonic()

@@ -34,12 +34,14 @@ def test_stages_left_out_are_left_out() -> None:
     assert units(config) == ["stage1"]
 
 
-def attempt(problem: str, sample: int, verdict: str, calls: tuple[CallRecord, ...] = ()) -> Trajectory:
+def attempt(
+    problem: str, sample: int, verdict: str, calls: tuple[CallRecord, ...] = (), replaced: int = 0
+) -> Trajectory:
     builder = TrajectoryBuilder()
     builder.append([1, 2], Owner.PROMPT, "prompt")
     builder.append_sampled([3], [-0.5], 0)
     return builder.build(
-        trajectory_id=f"0:{problem}#0/{sample}.0",
+        trajectory_id=f"0:{problem}#0/{sample}.{replaced}",
         problem_id=problem,
         group_id=f"0:{problem}#0",
         mode="collaborative",
@@ -54,7 +56,7 @@ def attempt(problem: str, sample: int, verdict: str, calls: tuple[CallRecord, ..
 def test_one_row_a_scored_problem_in_the_order_of_the_set() -> None:
     problems = [Problem("a", "q", "0", family="f"), Problem("b", "q", "1"), Problem("c", "q", "2")]
     trajectories = [
-        attempt("c", 0, "wrong"),
+        attempt("c", 0, "wrong", replaced=2),
         attempt("a", 0, "correct", (CallRecord("think", "X"), CallRecord("code_interpreter", "self"))),
         attempt("a", 1, "wrong", (CallRecord("think", "X", error="think_twice"),)),
     ]
@@ -67,3 +69,4 @@ def test_one_row_a_scored_problem_in_the_order_of_the_set() -> None:
     assert items[0].tokens["prompt"] == 4
     assert items[0].tokens["controller"] == 2
     assert items[1].correct == (False,)
+    assert [item.unusable for item in items] == [0, 2]
