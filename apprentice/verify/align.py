@@ -21,7 +21,7 @@ def align(gold: Value, answer: Value) -> tuple[Value, Value]:
     elif isinstance(answer, Listing) and isinstance(gold, Group):
         answer, gold = _names_dropped(answer, gold)
     if isinstance(answer, Relation) and not isinstance(gold, Relation):
-        answer = _without_name(answer)
+        answer = _without_name(answer) if _states_a_value(answer) else answer
     elif (
         isinstance(gold, Relation)
         and not isinstance(answer, Relation)
@@ -40,6 +40,16 @@ def align(gold: Value, answer: Value) -> tuple[Value, Value]:
             gold = gold.items[0]
         gold, answer = answer, gold
     return gold, answer
+
+
+def _states_a_value(relation: Relation) -> bool:
+    """``a + b = 5`` and ``3 * 4 = 12`` say what is asked for; ``3a^2 - b^2 = 3`` is an equation."""
+    if relation.operator != "=" or NAME.fullmatch(relation.left):
+        return True
+    has_letters = re.search(r"(?<!\\)\b[A-Za-z]", re.sub(r"\\[A-Za-z]+|_\{?\w+\}?", " ", relation.left))
+    if not has_letters:
+        return True
+    return relation.right.strip() != "0" and not re.search(r"\d", re.sub(r"_\{?\w+\}?", "", relation.left))
 
 
 def _without_name(relation: Relation) -> Value:

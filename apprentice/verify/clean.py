@@ -82,9 +82,12 @@ def clean(text: str) -> str:
             text = pattern.sub(replacement, text)
     text = re.sub(r"\s+", " ", text).strip()
     text = re.sub(r"(?<![\d./^_])(\d+) (\d+)\s?/\s?(\d+)(?![\d/.])", r"\1\\frac{\2}{\3}", text)  # 1 1/4
-    while text.endswith((".", ";", ",")) and not text.endswith("\\"):
-        text = text[:-1].rstrip()
-    return _unwrap(text)
+    text = re.sub(r"(?<=\d)\s*([ap])\.?\s?m\b\.?", r"\\text{ \1m}", text, flags=re.IGNORECASE)  # 4:40 p.m.
+    while True:
+        bare = _unwrap(text.rstrip(" .;,"))
+        if bare == text or (text.endswith("\\") and not bare):
+            return bare
+        text = bare
 
 
 def strip_delimiters(text: str) -> str:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 from apprentice.verify.align import NAME, align, rows_of
-from apprentice.verify.clean import clean
+from apprentice.verify.clean import brackets_match, clean
 from apprentice.verify.evaluate import DECIMAL_TOLERANCE, equal_values
 from apprentice.verify.expression import ParseError, parse_expression, symbols_of
 from apprentice.verify.leaves import constant_ratio, difference, literals_equal, same_in_base
@@ -28,6 +28,7 @@ from apprentice.verify.structure import (
     Words,
     is_prose,
     read,
+    split_condition,
 )
 from apprentice.verify.units import same_unit
 
@@ -38,6 +39,7 @@ Fallback = Callable[[str, str], bool | None]
 
 _MAX_CHARS: Final = 4000
 _MAX_ITEMS: Final = 64
+_MAX_PASSED_ON: Final = 500  # characters: math-verify's parser is not linear
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 _PLAIN_NUMBER = re.compile(
     r"\s*\$?\s*([+-]?(?:\d+|[1-9]\d{0,2}(?:,\d{3})+)(?:\.\d+)?|[+-]?\.\d+)\.?\s*\$?\s*"
@@ -46,6 +48,9 @@ _LETTER = re.compile(r"\(?([A-Z])\)?")
 _LETTER_FIRST = re.compile(
     r"(?:option|choice)?\s*\(?([A-Z])(?:\)|[.:])(?:\s.*)?|(?:option|choice)\s+\(?([A-Z])\)?\W?",
     re.DOTALL | re.IGNORECASE,
+)
+_TEXT_ONLY = re.compile(
+    r"\\(?:cong|equiv|subseteq?|supseteq?|oplus|otimes|r?times\s*_|rtimes|mid|pmod|bmod|bigoplus)\b"
 )
 _EMPTY = {"empty set", "no solution", "no solutions", "none", "no real solution", "no real solutions"}
 _SYNONYMS = {
@@ -88,6 +93,9 @@ def compare(gold: str, answer: str, fallback: Fallback | None = None) -> Compari
         return Comparison("unparseable", f"longer than {_MAX_CHARS} characters")
     if is_prose(gold):
         return Comparison("unparseable", "the gold is prose: no rule can check it")
+    conditions = {_squeeze(split_condition(text)[1]) for text in (gold_text, answer_text)} - {""}
+    if len(conditions) > 1:
+        return Comparison("unparseable", "both state a condition, and not the same one")
     letter = _LETTER.fullmatch(_untext(gold_text))
     if letter:
         chosen = _chosen_letter(answer_text)
@@ -102,7 +110,7 @@ def compare(gold: str, answer: str, fallback: Fallback | None = None) -> Compari
     if equal:
         return Comparison("correct", comparer.reason or "equal")
     if equal is None:
-        if fallback is None:
+        if comparer.passed_on and fallback is None:
             return Comparison("undecided", comparer.reason)
         return Comparison("unparseable", comparer.reason or "not read")
     return Comparison("wrong", comparer.reason or "not equal")
@@ -137,6 +145,15 @@ class _Comparer:
     def __init__(self, fallback: Fallback | None) -> None:
         self.fallback = fallback
         self.reason = ""
+        self.passed_on = False
+
+    def ask(self, gold: str, answer: str) -> bool | None:
+        """Hand two expressions on to math-verify."""
+        if max(len(gold), len(answer)) > _MAX_PASSED_ON or not brackets_match(answer):
+            self.reason = "too long, or braces that do not match"
+            return None
+        self.passed_on = True
+        return self.fallback(gold, answer) if self.fallback else None
 
     def texts(self, gold: str, answer: str) -> bool | None:
         return self.values(read(gold), read(answer))
@@ -319,11 +336,14 @@ class _Comparer:
         if "\\ldots" in gold or "\\ldots" in answer:
             self.reason = "an ellipsis is compared as text"
             return False
+        if _TEXT_ONLY.search(gold) or _TEXT_ONLY.search(answer):
+            self.reason = "groups, congruences and set relations are compared as text"
+            return False
         try:
             g, a = parse_expression(gold), parse_expression(answer)
         except ParseError as error:
             self.reason = str(error)
-            return self.fallback(gold, answer) if self.fallback else None
+            return self.ask(gold, answer)
         tolerance = DECIMAL_TOLERANCE if "." in gold or "." in answer else Fraction(0)
         if tolerance and g[0] == "num" and a[0] == "num" and "." in gold and "." in answer:
             tolerance = Fraction(0)
@@ -331,9 +351,7 @@ class _Comparer:
         self.reason = "by value"
         if equal is None:
             self.reason = "too large or without a value"
-            if symbols_of(g) | symbols_of(a) and self.fallback:
-                return self.fallback(gold, answer)
-            return False
+            return self.ask(gold, answer) if symbols_of(g) | symbols_of(a) else False
         return equal
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 import threading
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ _AGREE: Final = 30  # digits to agree in, of the larger side
 _MAX_BITS: Final = 50_000  # of an exact power or factorial; beyond it floating point
 _MAX_EXPONENT: Final = 10**12
 _POINTS: Final = 5
+_AT_INTEGERS: Final = ("binom", "floor", "ceil", "gcd", "lcm", "double_factorial")
 
 Value = Any  # Fraction, or an mpmath real or complex number
 
@@ -71,7 +73,8 @@ def equal_values(gold: Node, answer: Node, tolerance: Fraction = Fraction(0)) ->
     integral = _needs_integers(gold) or _needs_integers(answer)
     for attempt in range(6 * _POINTS):
         if integral or attempt % 3 == 2:
-            values = rng.sample(range(3, 3 + 12 * len(names)), len(names))
+            start = 2 + 3 * attempt  # spread out: a floor of a root is the same at many neighbours
+            values = rng.sample(range(start, start + 12 * len(names) + 4 * attempt), len(names))
             point = dict(zip(names, map(Fraction, values), strict=True))
         else:
             point = {name: Fraction(rng.randint(200, 3000), 997) for name in names}
@@ -106,7 +109,7 @@ def _agree_at(gold: Node, answer: Node, point: Mapping[str, Fraction], tolerance
 
 def _needs_integers(node: Node) -> bool:
     """Factorials, binomials, floors and powers of negative numbers mean something at integers."""
-    if node[0] == "fact" or (node[0] == "call" and node[1] in ("binom", "floor", "ceil", "gcd", "lcm")):
+    if node[0] == "fact" or (node[0] == "call" and node[1] in _AT_INTEGERS):
         return bool(symbols_of(node))
     if node[0] == "pow" and symbols_of(node[2]) and node[1][0] == "neg":
         return True
@@ -226,6 +229,8 @@ class _Evaluator:
             if isinstance(x, Fraction):
                 return Fraction(x.__floor__() if name == "floor" else x.__ceil__())
             return self.ctx.floor(x) if name == "floor" else self.ctx.ceil(x)
+        if name == "double_factorial":
+            return self.double_factorial(x)
         if name == "binom":
             return self.binomial(*arguments)
         if name == "sgn":
@@ -250,9 +255,12 @@ class _Evaluator:
                 return Fraction(0)
         return self.ctx.binomial(self.number(n), self.number(k))
 
-    def divisors(self, name: str, arguments: list[Value]) -> Value:
-        import math
+    def double_factorial(self, x: Value) -> Value:
+        if not (isinstance(x, Fraction) and x.denominator == 1 and -1 <= x <= 3000):
+            raise EvaluationError("double factorial of something else than a small integer")
+        return Fraction(math.prod(range(int(x), 0, -2)))
 
+    def divisors(self, name: str, arguments: list[Value]) -> Value:
         if not all(isinstance(a, Fraction) and a.denominator == 1 for a in arguments):
             raise EvaluationError(f"{name} of numbers that are not integers")
         whole = [int(a) for a in arguments]

@@ -25,36 +25,27 @@ GREEK = {  # commands that stand for a symbol
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
     "kappa", "lambda", "mu", "nu", "xi", "rho", "varrho", "sigma", "tau", "upsilon", "phi", "varphi", "chi",
     "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Upsilon", "Phi", "Psi", "Omega",
-    "ell", "hbar", "odot", "circ", "prime", "star",
+    "ell", "hbar", "odot", "circ", "prime", "star", "emptyset", "aleph", "mho", "nabla", "partial", "top",
+    "dim", "ker", "det", "deg", "Re", "Im",
 }  # fmt: skip
 FUNCTIONS = {
     "sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth",
     "arcsin", "arccos", "arctan", "arccot", "ln", "log", "lg", "exp", "sgn", "max", "min", "gcd", "lcm",
 }  # fmt: skip
 _INVERSES = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "cot": "arccot"}
-_TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+|\\[A-Za-z]+|\\[{}|%]|\*\*|.)", re.DOTALL)
+_TOKEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+|\\[A-Za-z]+|\\[{}|%]|\*\*|.)", re.DOTALL)
 _CLOSERS = {
-    "(": ")",
-    "[": "]",
-    "{": "}",
-    "\\{": "\\}",
-    "\\lfloor": "\\rfloor",
-    "\\lceil": "\\rceil",
-    "|": "|",
-}
+    "(": ")", "[": "]", "{": "}", "\\{": "\\}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil", "|": "|",
+}  # fmt: skip
+_ACCENTS = {
+    "\\bar", "\\hat", "\\dot", "\\ddot", "\\tilde", "\\vec", "\\overline", "\\underline", "\\widehat",
+    "\\widetilde",
+}  # fmt: skip
+_STYLES = {"\\mathbb", "\\mathcal", "\\mathfrak", "\\mathscr", "\\text"}  # what stands in them is one name
 _STARTS_FACTOR = {
-    "(",
-    "[",
-    "{",
-    "\\{",
-    "\\lfloor",
-    "\\lceil",
-    "\\frac",
-    "\\sqrt",
-    "\\binom",
-    "\\pi",
-    "\\infty",
-}
+    "(", "[", "{", "\\{", "\\lfloor", "\\lceil", "\\frac", "\\sqrt", "\\binom", "\\pi", "\\infty",
+    *_ACCENTS, *_STYLES,
+}  # fmt: skip
 OPAQUE = frozenset("fgh")  # letters that mean a function when an argument follows
 
 
@@ -174,11 +165,20 @@ class _Parser:
 
     def postfix(self, node: Node) -> Node:
         while self.peek() in ("!", "\\%", "%"):
-            node = ("fact", node) if self.take() == "!" else ("div", node, ("num", Fraction(100)))
+            if self.take() != "!":
+                node = ("div", node, ("num", Fraction(100)))
+            elif self.peek() == "!":
+                self.take()
+                node = ("call", "double_factorial", node)
+            else:
+                node = ("fact", node)
         return node
 
     def script(self, depth: int) -> Node:
-        """A superscript: a group, or one signed token."""
+        """A superscript: a group, or one signed token; ``C^*`` has a name there."""
+        if self.peek() == "*":
+            self.take()
+            return ("sym", "star")
         if self.peek() == "{":
             return self.group(depth)
         if self.peek() in ("+", "-"):
@@ -193,7 +193,7 @@ class _Parser:
         if token == "{":
             return self.group(depth)
         if token[0].isdigit():
-            return ("num", Fraction(self.take()))
+            return ("num", Fraction(self.take().rstrip(".")))
         return self.atom(depth)
 
     def digit(self, depth: int) -> Node:
@@ -248,6 +248,16 @@ class _Parser:
         if token == "\\infty":
             self.take()
             return ("const", "oo")
+        if token in _ACCENTS:
+            self.take()
+            accented: Node = ("call", "opaque:" + token[1:], self.single(depth + 1))
+            if self.peek() != "_":
+                return accented
+            self.take()
+            return ("call", f"opaque:{token[1:]}_{self.raw_group()}", accented)
+        if token in _STYLES:
+            self.take()
+            return self.symbol(f"{token[1:]}:{self.raw_group()}", depth, taken=True)
         name = token.lstrip("\\")
         if name in FUNCTIONS and token[0] == "\\":
             return self.function(name, depth)
@@ -256,7 +266,7 @@ class _Parser:
         raise ParseError(f"{token!r} is not read here")
 
     def number(self, depth: int) -> Node:
-        whole = Fraction(self.take())
+        whole = Fraction(self.take().rstrip("."))
         if self.peek() == "\\frac" and whole.denominator == 1:
             saved = self.at, list(self.tokens)
             fraction = self.atom(depth)
@@ -319,20 +329,33 @@ class _Parser:
         self.take(closer)
         return found
 
-    def symbol(self, name: str, depth: int) -> Node:
-        self.take()
+    def symbol(self, name: str, depth: int, taken: bool = False) -> Node:
+        if not taken:
+            self.take()
         if self.peek() == "_":
             self.take()
-            name += "_" + self.subscript()
+            name += "_" + self.raw_group()
         while self.peek() == "'":
             name += self.take()
-        if name in OPAQUE and self.peek() == "(":
+        if self.peek() == "(" and (name.rstrip("'") in OPAQUE or self.is_application()):
             return ("call", "opaque:" + name, *self.arguments(depth))
         if name == "e":
             return ("const", "e")
         return ("const", "i") if name == "i" else ("sym", name)
 
-    def subscript(self) -> str:
+    def is_application(self) -> bool:
+        """``I(0)`` and ``Q(x, y)`` are values of a function, not products."""
+        if self.peek(2) == ")" and (self.peek(1) or " ")[0].isdigit():
+            return True
+        level = 0
+        for token in self.tokens[self.at :]:
+            level += (token in "([{") - (token in ")]}")
+            if level == 0 or (token == "," and level == 1):
+                return token == ","
+        return False
+
+    def raw_group(self) -> str:
+        """The next argument as text: the name in a subscript or a font."""
         if self.peek() != "{":
             return self.take()
         level, text = 0, ""

@@ -11,7 +11,7 @@ from apprentice.verify.units import split_unit
 
 __all__ = [
     "Group", "Listing", "Matrix", "Ratio", "Relation", "Scalar", "SetUnion", "Value", "Words", "is_prose",
-    "read",
+    "read", "split_condition",
 ]  # fmt: skip
 
 
@@ -91,10 +91,10 @@ _ROW = re.compile(r"\\\\")
 _CELL = re.compile(r"&")
 _BRACKETS = {"(": ")]", "[": ")]", "\\{": ("\\}",), "\\langle": ("\\rangle",)}
 _CONDITION = re.compile(
-    r",?\s*(?:\\text\{\s*,?\s*(?:where|for|if|with|when|such that)\b[^{}]*\}.*"
-    r"|\b(?:where|for|if|with|when|such that)\b.*)$"
+    r",?\s*(?:\\text\{\s*,?\s*(?:where|for|with|such that)\b[^{}]*\}.*|\b(?:where|for|with|such that)\b.*)$"
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\s?\d{3})+(?![\d])(?!,\d)")
+_SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 
@@ -117,7 +117,7 @@ def _read(text: str, thousands: bool) -> Value:
         return words
     if thousands:
         text = _join_thousands(text)
-    text = _drop_condition(text)
+    text, _ = split_condition(text)
     items = [(s, p.strip()) for s, p in split_top(text, _COMMA)]
     items = [(s, p) for s, p in items if p]
     if len(items) > 1:
@@ -153,6 +153,8 @@ def _words(text: str) -> Words | None:
     if "\\" in plain or re.search(r"[\d=+*/^_<>{}\[\]|&]", plain):
         return None
     found = _WORD.findall(plain)
+    if not set(found) - {"and", "or"}:
+        return None  # "A and B" is a list
     letters = re.sub(r"[^A-Za-z]", "", plain)
     if not found or len("".join(found)) + plain.count("'") + plain.count("-") < len(letters):
         # Single letters stand among the words: "2 and a" is no text, "a dog" is.
@@ -207,9 +209,12 @@ def _join_thousands(text: str) -> str:
     return "".join(pieces) + text[last:]
 
 
-def _drop_condition(text: str) -> str:
+def split_condition(text: str) -> tuple[str, str]:
+    """(clean text, its closing where-, for- or with-clause or ``""``); ``if`` makes a case instead."""
     match = _CONDITION.search(text)
-    return text[: match.start()].strip() if match and match.start() > 0 else text
+    if not match or match.start() == 0:
+        return text, ""
+    return text[: match.start()].strip(), match.group().strip(" ,")
 
 
 def _listing(parts: list[str], thousands: bool) -> Value:
@@ -301,8 +306,12 @@ def _relation(text: str) -> Value | None:
     sides = [p for _, p in parts]
     if not all(sides):
         return None
-    if set(operators) == {"="}:  # a chain: x = 1 + 1 = 2
-        return Relation(sides[0], "=", sides[-1])
+    if set(operators) == {"="}:
+        if len(sides) > 2 and all(
+            _SYMBOL.fullmatch(side) for side in sides[:-1]
+        ):  # x = y = 1 gives two values
+            return Listing(tuple(Relation(side, "=", sides[-1]) for side in sides[:-1]))
+        return Relation(sides[0], "=", sides[-1])  # a chain: x = 1 + 1 = 2
     if len(operators) == 1:
         return Relation(sides[0], operators[0], sides[1])
     if len(operators) == 2:
@@ -317,7 +326,7 @@ def _relation(text: str) -> Value | None:
 
 def _interval(low: str, first: str, name: str, second: str, high: str) -> Value | None:
     """``a <= x < b`` is the interval; only for a lone symbol."""
-    if not re.fullmatch(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?", name):
+    if not _SYMBOL.fullmatch(name):
         return None
     opener, closer = "[" if first == "le" else "(", "]" if second == "le" else ")"
     return Group(opener, closer, (_read(low, False), _read(high, False)))

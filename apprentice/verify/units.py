@@ -17,10 +17,13 @@ _ALIASES = {
     "kilometre": "kilometer", "millimetre": "millimeter", "j": "joule", "n": "newton", "w": "watt",
     "v": "volt", "pa": "pascal", "hz": "hertz", "k": "kelvin", "c": "celsius", "f": "fahrenheit",
 }  # fmt: skip
+_KNOWN = {*_ALIASES, *_ALIASES.values(), *(f"{u}s" for u in _ALIASES.values()), "per", "square", "cubic"}
 _CURRENCY = {"\\dollar": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen", "₹": "rupee"}
 
 _TEXT_UNIT = re.compile(r"\s*\\text\s*\{([^{}]*)\}\s*(?:\^\s*\{?\s*(-?\d)\s*\}?)?\s*$")
-_WORD_UNIT = re.compile(r"^(.*[\d)}])\s*((?:(?:[A-Za-z]{2,}|/|per)[.\s]*)+)(?:\^\s*\{?(\d)\}?)?\s*$")
+_WORD_UNIT = re.compile(
+    r"^(.*[\d)}])\s*((?:(?:[A-Za-z]{2,}|/\s?[A-Za-z]+|per)[.\s]*)+)(?:\^\s*\{?(\d)\}?)?\s*$"
+)
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\\text\s*\{\s*([CF])?\s*\}|([CF]))?\s*$")
 _ORDINAL = re.compile(r"^(-?\d+)\s*(?:\^\s*\{?\s*)?(?:\\text\s*\{\s*)?(?:st|nd|rd|th)(?:\s*\})?(?:\s*\})?$")
 _BASE = re.compile(r"^(-?[0-9A-Z]+)\s*_\s*(?:\{\s*(?:\\text\{[^{}]*\})?\s*(\d+)\s*\}|(\d+))$")
@@ -52,8 +55,8 @@ def split_unit(text: str) -> tuple[str, str, str]:
     if match:
         return match.group(1), "", ""
     match = _BASE.match(text) or _BASE_WORDS.match(text)
-    if match and (match.group(2) or match.group(3)):
-        return match.group(1), "", match.group(2) or match.group(3)
+    if match and _digits_of(match.group(1), base := match.group(2) or match.group(3)):
+        return match.group(1), "", base
     units: list[str] = []
     for symbol, name in _CURRENCY.items():
         if symbol in text:
@@ -74,10 +77,27 @@ def split_unit(text: str) -> tuple[str, str, str]:
             text, units = text[: match.start()].strip(), [match.group(1) + (match.group(2) or ""), *units]
             continue
         match = _WORD_UNIT.match(text)
-        if match and not set(re.findall(r"[a-z]+", match.group(2).lower())) & _FUNCTION_WORDS:
+        if match and _is_unit(match.group(2), glued=not text[match.end(1)].isspace()):
             text, units = match.group(1).strip(), [match.group(2) + (match.group(3) or ""), *units]
             continue
         return text, _unit_name(" ".join(units)), ""
+
+
+def _digits_of(numeral: str, base: str) -> bool:
+    """Whether ``numeral`` is written in ``base``: 40_9 is, F_2 and x_1 are names."""
+    try:
+        int(numeral, int(base))
+    except ValueError:
+        return False
+    return numeral.lstrip("-")[:1].isdigit() or int(base) > 10
+
+
+def _is_unit(words: str, glued: bool) -> bool:
+    """Bare words after a number: known units, or (after a space) words too long to be a product."""
+    found = re.findall(r"[a-z]+", words.lower())
+    if set(found) & _FUNCTION_WORDS:
+        return False
+    return all(word in _KNOWN or (len(word) >= 4 and word.isalpha() and not glued) for word in found)
 
 
 def _unit_name(text: str) -> str:
