@@ -49,7 +49,7 @@ class TemplateReport:
             )
         elif not self.append_only_equal:
             out.append(
-                "the chat template writes the thinking block of earlier turns in another way than it opens an "
+                "the chat template writes the thinking block of earlier turns otherwise than it opens an "
                 "answer; episodes append tokens and keep what was sampled"
             )
         if self.trims_content:

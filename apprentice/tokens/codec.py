@@ -46,9 +46,7 @@ class ChatCodec:
         self._bytes = byte_table(backend)
         self._missing_bytes = unrepresentable_bytes(self._plain)
         self._control_ids = frozenset(self._added.values())
-        # Longest first, so that the alternation finds the leftmost longest token as the backend does.
-        by_length = sorted(self._added, key=len, reverse=True)
-        self._markup = re.compile("|".join(map(re.escape, by_length)))
+        self._markup = _markup_patterns(backend)
         self._template = ChatTemplate(tokenizer, dict(template_kwargs or {}), tuple(self._added))
 
     @classmethod
@@ -188,11 +186,20 @@ class ChatCodec:
             run = i + 1  # neighbouring trusted parts are one text: a control token may straddle them
             while run < len(parts) and parts[run].trusted and not parts[run].hard:
                 run += 1
-            for match in self._markup.finditer("".join(texts[i:run])):
-                begin, end = starts[i] + match.start(), starts[i] + match.end()
-                cuts.append((begin, end, self._added[match.group()]))
+            for begin, end, token_id in self._find_markup("".join(texts[i:run])):
+                cuts.append((starts[i] + begin, starts[i] + end, token_id))
             i = run
         return cuts
+
+    def _find_markup(self, text: str) -> list[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        for pattern in self._markup:  # a later pattern sees only what the earlier ones left
+            ends, begins = [0, *(end for _, end, _ in found)], [*(begin for begin, _, _ in found), len(text)]
+            for begin, end in zip(ends, begins, strict=True):
+                for match in pattern.finditer(text, begin, end):
+                    found.append((match.start(), match.end(), self._added[match.group()]))
+            found.sort()
+        return found
 
     # -- conversations ----------------------------------------------------------------------------------
 
@@ -254,6 +261,17 @@ class ChatCodec:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; control tokens stay as text, nothing is cleaned up, invalid UTF-8 becomes U+FFFD."""
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+
+def _markup_patterns(backend: Any) -> list[re.Pattern[str]]:
+    """Patterns that find added tokens as the backend does: those matched before normalization come first."""
+    tokens = backend.get_added_tokens_decoder().values()
+    patterns = []
+    for normalized in (False, True):
+        texts = [token.content for token in tokens if token.normalized is normalized]
+        if texts:  # longest first, so that the alternation finds the leftmost longest token
+            patterns.append(re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True)))))
+    return patterns
 
 
 def _require_chatml(backend: Any, added: Mapping[str, int], name: str) -> None:

@@ -44,7 +44,32 @@ FRAGMENTS = (
     ",", ":", " ", "\n", "null", "1", "é", "'", '{"name": "b", "arguments": {"s": "</tool_call>"}}',
     "text", "\u00a0",
 )  # fmt: skip
-noise = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25).map("".join)
+BLOCKS = (
+    '<tool_call>{"name": "a", "arguments": {}}</tool_call>',
+    '<tool_call>\n{"name": "b", "arguments": {"s": "<tool_call></tool_call>", "n": [true, 1]}}\n</tool_call>',
+    '<tool_call>{"s": "</tool_call>", "t": "\\\\\\"</tool_call>" </tool_call>',
+    '<tool_call>{"s": "<tool_call>" <tool_call>{"name": "c", "arguments": {"q": "\\""}}</tool_call>',
+    "<tool_call>{'s': 1}</tool_call>",
+    '<tool_call>{"code": "print("</tool_call>")"}}}</tool_call>',
+    '\n{"name": "d", "arguments": {"s": "</tool_call>"}}\n',
+    "<think><tool_call>{}</tool_call></think>",
+    "prose ",
+    "<tool_call>",
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """A turn of plausible blocks with a few characters lost or fragments put in."""
+    text = "".join(draw(st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=5)))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(text)))
+        lost = draw(st.integers(0, 2))
+        text = text[:at] + draw(st.sampled_from(["", *FRAGMENTS])) + text[at + lost :]
+    return text
+
+
+noise = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join) | damaged()
 repairs = st.builds(Repairs, *[st.booleans()] * 5)
 
 
@@ -54,8 +79,8 @@ def test_fed_in_pieces_it_agrees_with_the_whole(
     text: str, cuts: list[int], repair: Repairs, thinking: bool
 ) -> None:
     whole = parse_turn(text, repair, thinking=thinking)
-    bounds = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
-    for splits in (bounds, list(range(len(text) + 1))):
+    bounds = [0, *sorted({c % (len(text) + 1) for c in cuts}), len(text)]
+    for splits in (bounds, range(len(text) + 1)):
         parser = TurnParser(repair, thinking=thinking)
         early = [call for a, b in itertools.pairwise(splits) for call in parser.feed(text[a:b])]
         assert parser.finish() == whole
@@ -226,6 +251,20 @@ def test_a_bad_block_does_not_swallow_the_good_one_after_it(bad: str) -> None:
     assert [call.raw for call in turn.calls] == [GOOD, bad, GOOD, bad]
 
 
+def test_a_string_that_is_never_closed_ends_its_block_at_the_tag() -> None:
+    turn = parse_turn('<tool_call>{"name": "a}</tool_call> and so on')
+    assert errors(turn) == [CallError.BAD_JSON]
+    assert "Unterminated string" in turn.calls[0].message
+    assert turn.content == " and so on"
+
+
+def test_a_tag_outside_of_strings_in_an_incomplete_object_ends_the_block_at_the_first_tag_of_all() -> None:
+    bad = '<tool_call>{"s": "</tool_call>" '
+    turn = parse_turn(bad + GOOD)
+    assert [call.raw for call in turn.calls] == ['<tool_call>{"s": "</tool_call>', GOOD]
+    assert turn.content == '" '
+
+
 def test_tags_in_strings_belong_to_the_strings() -> None:
     inner = 'print("<tool_call>{}</tool_call>") # <think>'
     text = wrapped(json.dumps({"name": "a", "arguments": {"code": inner}}))
@@ -337,6 +376,10 @@ def test_bare_calls_leave_the_content_only_when_repaired() -> None:
 )
 def test_other_braces_are_no_bare_calls(text: str) -> None:
     assert parse_turn(text).missing_wrapper == ()
+
+
+def test_at_most_eight_bare_calls_of_a_turn_are_looked_for() -> None:
+    assert len(parse_turn('{"name": "a", "arguments": {}}\n' * 20).missing_wrapper) == 8
 
 
 # -- code fences ---------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Public reports of the area "chat template and tokens" (shared/cases), each with its right outcome.
 
-C11 (prefix cache after a weight sync) needs an engine, and C19 a model: they are tested with those. Of C19 the
+C11 (prefix cache after a weight sync) needs an engine, C19 a model: they are tested with those. Of C19 the
 part that concerns trajectories is here: at which position a logprob stands.
 """
 

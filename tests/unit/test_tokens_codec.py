@@ -168,6 +168,38 @@ def test_merges_that_would_build_a_control_token_are_gone() -> None:
     assert len(codec.encode_text("hello")) == 1  # other merges are kept
 
 
+def test_an_added_token_that_is_a_vocabulary_entry_is_not_an_entry_for_text() -> None:
+    # With `ignore_merges` a piece that is a vocabulary entry needs no merges to become it.
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    specials = ["<|im_start|>", "<|im_end|>", "<file_sep>"]
+    vocabulary = {t: i for i, t in enumerate([*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    raw = Tokenizer(models.BPE(vocabulary, [], ignore_merges=True))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in specials])
+    codec = ChatCodec(PreTrainedTokenizerFast(tokenizer_object=raw, chat_template=CHAT_TEMPLATE))
+    assert not any(map(codec.is_control, codec.encode_text("<file_sep>")))
+    assert codec.encode_markup("<file_sep>") == [2]
+
+
+def test_of_two_control_tokens_at_one_place_the_longer_is_meant() -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = make_tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<tool", "<tool_call>>")])
+    tokenizer.add_tokens(
+        [AddedToken(t, normalized=True) for t in ("<t", "_resp", "<tool_response>>>")]
+    )  # found last
+    codec = ChatCodec(tokenizer)
+    for text in (
+        "<tool_call>> <tool_call> <tool_", "<tool<tool_call>", "<tool_response>>> <_response>",
+        "a<t<b_resp</tool_call>",
+    ):  # fmt: skip
+        assert codec.encode_markup(text) == tokenizer(text, add_special_tokens=False).input_ids
+
+
 def test_decode_keeps_control_tokens_as_text_and_cleans_nothing_up() -> None:
     codec = qwen()
     text = "<|im_start|>user\nIt 's  here , is n't it ?<|im_end|>\n"

@@ -111,7 +111,7 @@ def test_no_message_text_becomes_structure(kind: str, texts: list[str]) -> None:
 
 
 def test_a_message_that_looks_like_a_placeholder_is_put_back_as_it_is() -> None:
-    text = '@@text0:0"@@ @@text1:1\\"@@'
+    text = '@@text0:1"@@ @@text1:0"@@ @@text0:0\\"@@'
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "@@text0:"}]
     codec = tiny()
     expected = codec.template.render(messages, None, True)
