@@ -27,26 +27,26 @@ if [ -x "$venv/bin/python" ] && [ "$("$venv/bin/python" -c 'import sys; print("%
     rm -rf "$venv"
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
+uv=("$venv/bin/uv" pip install -q --no-deps --python "$venv/bin/python")
+export UV_HTTP_RETRIES=1
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+"${pip[@]}" uv==0.13.9 >"$log" 2>&1 || stop "pip cannot reach a package index: $(tail -n 1 "$log")"
 
 echo "setup: torch, CPU build (about 190 MB)"
 # Where pip's own configuration knows the CPU build, pip installs it. Else uv does, which knows PyTorch's index.
 # Both answer within seconds: pip does not retry, uv retries once.
-if ! "${pip[@]}" install -qq --no-deps --retries 0 --timeout 20 -r "$here/torch-cpu.txt" >"$log" 2>&1; then
-    "${pip[@]}" install -qq uv >>"$log" 2>&1 || stop "pip cannot install uv: $(tail -n 1 "$log")"
-    UV_HTTP_RETRIES=1 "$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --torch-backend cpu \
-        -r "$here/torch-cpu.txt" >>"$log" 2>&1 || {
-        cat "$log" >&2
-        stop "the CPU build of torch cannot be had: neither pip as configured here nor PyTorch's own index has it"
-    }
-fi
+"${pip[@]}" --no-deps --no-compile --retries 0 --timeout 20 -r "$here/torch-cpu.txt" >"$log" 2>&1 ||
+    "${uv[@]}" --torch-backend cpu -r "$here/torch-cpu.txt" >>"$log" 2>&1 || {
+    cat "$log" >&2
+    stop "the CPU build of torch cannot be had: neither pip as configured here nor PyTorch's own index has it"
+}
 
 echo "setup: $(grep -c == "$here/cpu.txt") packages at their tested versions (about 700 MB)"
-# Without --no-compile, pip would compile 100 MB of modules of which few are ever imported: 25 s.
-"${pip[@]}" install -qq --no-deps --no-compile -r "$here/cpu.txt"
-"${pip[@]}" install -qq --no-deps --no-build-isolation -e "$here/.."
+# uv downloads side by side; pip knows mirrors and certificates that a user may have configured for it alone.
+"${uv[@]}" -r "$here/cpu.txt" >"$log" 2>&1 || "${pip[@]}" --no-deps --no-compile -r "$here/cpu.txt"
+"${pip[@]}" --no-deps --no-build-isolation -e "$here/.."
 "$venv/bin/python" -c 'import torch; assert torch.version.cuda is None, torch.__version__' ||
     stop "torch in $venv is not the CPU build: rm -r $venv and run this again"
 echo "setup: done"
