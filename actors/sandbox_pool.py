@@ -46,6 +46,7 @@ class SandboxPoolActor:
     def __init__(self, config: SandboxConfig) -> None:
         self._pool = SandboxPool(config.workers, limits=limits_of(config), max_retries=config.max_retries)
         self._starting = asyncio.Lock()
+        self._closed = False
 
     async def ready(self) -> dict[str, Any]:
         """Start the workers if they are not; isolation level, number of workers, and pid of the actor.
@@ -58,8 +59,9 @@ class SandboxPoolActor:
         return {"level": str(self._pool.level), "workers": len(self._pool.pids), "pid": os.getpid()}
 
     async def run(self, code: str) -> CellResult:
-        """Run one cell under the recipe's limits."""
-        await self.ready()  # a restarted actor has no workers yet
+        """Run one cell under the recipe's limits. After :meth:`close` it is ``cancelled``."""
+        if not self._closed:
+            await self.ready()  # a restarted actor has no workers yet
         return await self._pool.run(code)
 
     async def metrics(self) -> dict[str, int]:
@@ -67,8 +69,10 @@ class SandboxPoolActor:
         return self._pool.metrics()
 
     async def close(self) -> None:
-        """End every worker and cell."""
-        await self._pool.close()
+        """End every worker and cell, for good."""
+        self._closed = True
+        async with self._starting:
+            await self._pool.close()
 
 
 class SandboxPoolClient:

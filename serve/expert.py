@@ -53,6 +53,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _QUEUE_S = 120.0  # how long a call may wait for a free replica on top of its own deadline
+# A line for every call, sent on to the driver, cost more than a worked expert's answer.
+_QUIET = {"log_level": "WARNING", "enable_access_log": False}
 _SECONDS = [0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300]
 
 
@@ -173,9 +175,11 @@ def build_expert_app(
         max_ongoing_requests=config.max_ongoing_requests,
         max_queued_requests=config.max_queued_requests,
         health_check_period_s=2.0,
-        graceful_shutdown_timeout_s=5.0,
+        # An engine's processes take seconds to end; the other backends have nothing to wait for.
+        graceful_shutdown_timeout_s=20.0 if isinstance(config.backend, VllmBackend) else 5.0,
         graceful_shutdown_wait_loop_s=0.2,
         max_constructor_retry_count=2,
+        logging_config=_QUIET,
     )
     return deployment.bind(config, dict(problems or {}) if worked else None, seed, cache_dir)
 
@@ -374,7 +378,7 @@ def deploy_experts(
         return ServeExpertClient(())
     by_id = None if problems is None else {problem.problem_id: problem for problem in problems}
     deadline = time.monotonic() + timeout_s
-    serve.start(proxy_location="Disabled", http_options={"host": "127.0.0.1"})
+    serve.start(proxy_location="Disabled", http_options={"host": "127.0.0.1"}, logging_config=_QUIET)
     targets = [
         serve.RunTarget(
             build_expert_app(config, problems=by_id, seed=seed, cache_dir=cache_dir),

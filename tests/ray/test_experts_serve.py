@@ -17,7 +17,7 @@ from ray import serve
 from apprentice.config.schema import ExpertConfig, OpenAIBackend, WorkedBackend
 from apprentice.data.problem import Problem, WorkedSolution
 from apprentice.episodes.actions import CallExpert
-from apprentice.errors import ExpertError, PlacementError
+from apprentice.errors import ConfigError, ExpertError, PlacementError
 from serve.expert import ServeExpertClient, app_name, deploy_experts, shutdown_experts
 
 pytestmark = pytest.mark.ray
@@ -155,7 +155,7 @@ def test_an_expert_that_cannot_start_is_named_with_the_reason(client: ServeExper
         backend=OpenAIBackend(base_url="http://127.0.0.1:9/v1", model="m", api_key_env="NO_SUCH_KEY_IS_SET"),
         num_cpus=0.1,
     )
-    with pytest.raises(Exception, match=r"(?s)'broken'.*NO_SUCH_KEY_IS_SET"):
+    with pytest.raises(ConfigError, match=r"(?s)'broken'.*NO_SUCH_KEY_IS_SET"):
         deploy_experts([broken], timeout_s=60)
     shutdown_experts([broken])
     greedy = worked("greedy").model_copy(update={"num_cpus": 1000.0})

@@ -43,6 +43,7 @@ async def test_cells_are_spread_over_pools_and_read_as_the_model_reads_them(pool
     results = await asyncio.gather(*(client.run(f"{i} ** 2") for i in range(20)))
     assert [r.text for r in results] == [str(i**2) for i in range(20)]
     assert {r.outcome for r in results} == {"ok"}
+    assert ray.get(pools[0].run.remote("1 / 0"), timeout=60).detail == "ZeroDivisionError"
     counts = ray.get([p.metrics.remote() for p in pools], timeout=60)
     assert [c["outcome/ok"] for c in counts] == [10, 10]
     cut = await client.run("print('x' * 100)")
@@ -88,3 +89,12 @@ async def test_cancelling_a_call_ends_its_cell_and_frees_the_worker(pools: list[
     started = time.monotonic()
     assert (await client.run("1 + 1")).text == "2"
     assert time.monotonic() - started < 10, "the worker was free again long before the wall limit of 20 s"
+
+
+def test_a_closed_pool_runs_nothing_and_starts_nothing(ray_cluster: None) -> None:
+    actor = spawn()
+    pid = ray.get(actor.ready.remote(), timeout=60)["pid"]
+    ray.get(actor.close.remote(), timeout=60)
+    assert ray.get(actor.run.remote("1"), timeout=60).outcome == "cancelled"
+    assert psutil.Process(pid).children(recursive=True) == []
+    ray.kill(actor)
