@@ -15,14 +15,15 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["WorkerPool"]
 
-_START_S = 60.0  # until a new worker answers its first request, imports included
+_START_S = 60.0  # until a new worker says that it is ready
 _WINDOW_ITEMS, _WINDOW_BYTES = 16, 32_000  # in flight to one worker: less than a pipe holds
-_DIED = {"verdict": "timeout", "answer": None, "reason": "the worker ran out of memory or crashed"}
+_CLOSED = {"verdict": "timeout", "answer": None, "reason": "the verifier was closed"}
 
 
 class _Worker:
@@ -44,50 +45,62 @@ class _Worker:
         )
 
     def send(self, line: bytes) -> bool:
-        """Whether the request was taken; starts the process if there is none."""
-        if self._process is None or self._process.poll() is not None:
-            self.kill()
+        """Whether the request was taken. Starts a process if there is none, but not in place of a dead one."""
+        if self._process is None:
             self._process = self._start()
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line)
             self._process.stdin.flush()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: closed by close() meanwhile
             return False
         return True
 
     def receive(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next reply; ``None`` when it is late or the process has ended (then it is killed)."""
-        assert self._process is not None and self._process.stdout is not None
-        deadline = time.monotonic() + (max(timeout_s, _START_S) if self._fresh else timeout_s)
-        descriptor = self._process.stdout.fileno()
+        """The next reply; ``None`` when the process has ended.
+
+        Raises:
+            TimeoutError: there is none within ``timeout_s``. A new process first gets :data:`_START_S` to start.
+        """
+        if self._fresh:
+            if self._line(_START_S) is None:
+                return None
+            self._fresh = False
+        line = self._line(timeout_s)
+        return None if line is None else dict(json.loads(line))
+
+    def _line(self, timeout_s: float) -> bytes | None:
+        deadline = time.monotonic() + timeout_s
+        process = self._process
+        if process is None or process.stdout is None:  # killed by close()
+            return None
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))
-            chunk = os.read(descriptor, 65536) if ready else b""
+            try:
+                descriptor = process.stdout.fileno()
+                ready, _, _ = select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))
+                chunk = os.read(descriptor, 65536) if ready else b""
+            except (OSError, ValueError):  # closed by close() meanwhile
+                return None
+            if not ready:
+                raise TimeoutError
             if not chunk:
                 return None
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")
-        self._fresh = False
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-    def hung(self) -> bool:
-        """Whether the process is still alive, i.e. late rather than dead."""
-        return self._process is not None and self._process.poll() is None
+        return line
 
     def kill(self) -> None:
         if self._process is None:
             return
-        self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
+        process, self._process = self._process, None
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 try:
                     pipe.close()
                 except OSError:  # an unsent request in the buffer of a dead process
                     continue
-        self._process.wait()
-        self._process = None
+        process.wait()
 
 
 class WorkerPool:
@@ -106,6 +119,8 @@ class WorkerPool:
         for worker in self._workers:
             self._idle.put(worker)
         self._closed = False
+        # A verifier that is dropped, and the end of the interpreter, must not leave processes behind.
+        self._end = weakref.finalize(self, _kill_all, self._workers)
 
     def run(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Replies in the order of the requests. Blocks; call it from a thread of its own under an event loop.
@@ -117,7 +132,7 @@ class WorkerPool:
             raise RuntimeError("the verifier is closed")
         if not requests:
             return []
-        replies: list[dict[str, Any]] = [dict(_DIED) for _ in requests]
+        replies: list[dict[str, Any]] = [dict(_CLOSED) for _ in requests]
         waiting = collections.deque(enumerate(requests))
         lock = threading.Lock()
 
@@ -126,6 +141,8 @@ class WorkerPool:
             try:
                 self._serve(worker, waiting, lock, replies)
             finally:
+                if self._closed:
+                    worker.kill()
                 self._idle.put(worker)
 
         threads = [threading.Thread(target=serve, daemon=True) for _ in range(self._share(len(requests)) - 1)]
@@ -150,7 +167,7 @@ class WorkerPool:
         flying: collections.deque[tuple[int, dict[str, Any], int]] = collections.deque()
         again: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
         size = 0
-        while True:
+        while not self._closed:
             while len(flying) < _WINDOW_ITEMS and size < _WINDOW_BYTES:
                 with lock:
                     item = again.popleft() if again else waiting.popleft() if waiting else None
@@ -160,24 +177,27 @@ class WorkerPool:
                 if flying and size + len(line) > _WINDOW_BYTES:
                     again.appendleft(item)
                     break
-                if not worker.send(line) and not worker.send(line):  # died in between: a fresh one takes it
-                    replies[item[0]] = dict(_DIED)
+                if not worker.send(line):
+                    # The process is dead. What is in flight is settled first; an idle one is replaced.
+                    again.appendleft(item)
+                    if flying:
+                        break
+                    worker.kill()
                     continue
                 flying.append((*item, len(line)))
                 size += len(line)
             if not flying:
                 return
-            reply = worker.receive(self.timeout_s)
+            try:
+                reply, reason = worker.receive(self.timeout_s), "the worker ran out of memory or crashed"
+            except TimeoutError:
+                reply, reason = None, f"no verdict within {self.timeout_s:g} s"
             index, request, length = flying.popleft()
             size -= length
             if reply is not None:
                 replies[index] = reply
                 continue
-            if worker.hung():
-                reason = f"no verdict within {self.timeout_s:g} s"
-                replies[index] = {"verdict": "timeout", "answer": request.get("answer"), "reason": reason}
-            else:
-                replies[index] = {**_DIED, "answer": request.get("answer")}
+            replies[index] = {"verdict": "timeout", "answer": request.get("answer"), "reason": reason}
             worker.kill()
             again.extendleft([(i, r) for i, r, _ in reversed(flying)])
             flying.clear()
@@ -186,5 +206,9 @@ class WorkerPool:
     def close(self) -> None:
         """End all workers. Idempotent; a batch that is under way gets ``timeout`` verdicts."""
         self._closed = True
-        for worker in self._workers:
-            worker.kill()
+        self._end()
+
+
+def _kill_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.kill()

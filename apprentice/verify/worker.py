@@ -4,7 +4,7 @@ Started by :mod:`apprentice.verify.pool`, which kills it when a reply is late. I
 when its stdin closes, and imports math-verify only when the first answer needs it.
 
 Request: ``{"gold": str, "answer": str}`` or ``{"gold": str, "response": str, "mode": str}``.
-Reply: ``{"verdict": str, "answer": str | null, "reason": str}``.
+First line of stdout: ``ready``. Reply: ``{"verdict": str, "answer": str | null, "reason": str}``.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def main(memory_mib: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(5000)
     replies = _only_replies_on_stdout()
+    replies.write("ready\n")
+    replies.flush()
     for line in sys.stdin:
         replies.write(json.dumps(judge(json.loads(line))) + "\n")
         replies.flush()
