@@ -20,7 +20,7 @@ from apprentice.experts.expert import Expert, make_backend
 from apprentice.experts.prompt import Message, build_messages, extract_program, split_reasoning
 from apprentice.experts.retry import RetryPolicy, is_retryable_status, total_deadline_s, with_retries
 from apprentice.experts.types import BackendFailure, ExpertAnswer, Usage
-from apprentice.experts.worked import WorkedExpert, wrong_derivation, wrong_program
+from apprentice.experts.worked import WorkedExpert
 
 pytestmark = pytest.mark.unit
 
@@ -67,6 +67,18 @@ def test_error_rate_and_strengths_are_met_by_family() -> None:
         assert abs(sum(knows) / len(knows) - right) < 4 * (right * (1 - right) / len(knows)) ** 0.5
 
 
+async def test_an_expert_may_be_weaker_at_thinking_than_at_programs() -> None:
+    expert = WorkedExpert("e", WorkedBackend(error_rate=0.2, think_strength=0.5), PROBLEMS)
+    think, code = (
+        {i for i, p in PROBLEMS.items() if expert.knows(p, t)} for t in ("think", "code_interpreter")
+    )
+    assert think < code, "what it derives it can program, and not the other way round"
+    assert abs(len(code) / 2000 - 0.8) < 0.04 and abs(len(think) / 2000 - 0.4) < 0.045
+    p = PROBLEMS[min(code - think)]
+    assert (await expert.answer(call(p.problem_id, "code_interpreter"), timeout_s=1)).text == p.worked.program
+    assert (await expert.answer(call(p.problem_id), timeout_s=1)).text != p.worked.derivation
+
+
 async def test_ability_is_fixed_per_expert_problem_and_seed() -> None:
     def profile(name: str, seed: int) -> list[bool]:
         expert = WorkedExpert(name, WorkedBackend(error_rate=0.5), PROBLEMS, seed=seed)
@@ -101,61 +113,8 @@ async def test_a_wrong_answer_is_plausible_and_wrong_in_both_tools_alike() -> No
         derivation = (await expert.answer(call(p.problem_id), timeout_s=1)).text
         program = (await expert.answer(call(p.problem_id, "code_interpreter"), timeout_s=1)).text
         printed = run(program)
-        assert printed != p.answer and 1 <= abs(int(printed) - int(p.answer)) <= 3
-        assert derivation.endswith(f"= {printed}.") and derivation.startswith("Adding, ")
-
-
-@pytest.mark.parametrize(
-    ("program", "answer"),
-    [
-        ("from math import gcd\nprint(gcd(12, 18))", "6"),
-        ("print(3 - 5 * 2)", "-7"),
-        ("print(1 if True else 2)", "1"),
-        ("print('value:', 7 // 2)", "3"),
-        ("n = 0\nfor i in range(5):\n    n += i\nprint(n)", "10"),
-        ("print(1 / 4)", "0.25"),
-        ("print(2 << 3)", "16"),
-        ("x = 'é'\nprint(len(x))", "1"),
-        ("print(0)", "0"),
-    ],
-)
-def test_a_wrong_program_runs_and_prints_another_number(program: str, answer: str) -> None:
-    assert run(program).split()[-1] == answer
-    for draw in (0.0, 0.2, 0.4, 0.6, 0.8, 0.99):
-        wrong = run(wrong_program(program, answer, draw)).split()[-1]
-        assert float(wrong) != pytest.approx(float(answer), abs=1e-9)
-        assert abs(float(wrong) - float(answer)) <= 3.0001
-
-
-def test_derivation_and_program_err_alike_for_negative_numbers_and_fractions() -> None:
-    for program, derivation, answer in (
-        ("print(3 - 10)", "3 - 10 = -7", "-7"),
-        ("print(1 / 4)", "1 / 4 = 0.25", "0.25"),
-    ):
-        for draw in (0.0, 0.2, 0.4, 0.6, 0.8, 0.99):
-            printed = float(run(wrong_program(program, answer, draw)))
-            assert printed == pytest.approx(float(wrong_derivation(derivation, answer, draw).split()[-1]))
-
-
-def test_a_program_that_prints_text_gets_a_misread_number_and_still_runs() -> None:
-    program = "a = 6\nprint(f'The answer is {a * 7}')"
-    for draw in (0.1, 0.5, 0.9):
-        wrong = wrong_program(program, "The answer is 42", draw)
-        assert wrong != program
-        assert run(wrong)
-
-
-def test_a_wrong_derivation_is_never_the_right_one() -> None:
-    for text, answer in (
-        ("x = 12, so 12", "12"),
-        ("the sum is odd", "odd"),
-        ("so 3 by 4", "7"),
-        ("It is 1/2.", "1/2"),
-    ):
-        for draw in (0.0, 0.5, 0.99):
-            assert wrong_derivation(text, answer, draw) != text
-    assert "12" not in wrong_derivation("x = 12, so 12", "12", 0.3)
-    assert "112" in wrong_derivation("112 and 12", "12", 0.3), "only whole numbers change"
+        assert printed != p.answer and int(printed) >= -1000
+        assert derivation.startswith("Adding, ") and derivation.split()[-1].strip(".") == printed
 
 
 async def test_failures_latency_and_unknown_problems() -> None:
