@@ -121,7 +121,7 @@ class ChatTemplate:
         """
         _check_messages(messages)
         self._check_tools(tools)
-        texts = _Placeholders(messages)
+        texts = _Placeholders(f"{tools!r}{self._tokenizer.chat_template!r}{self.kwargs!r}")
         if self.renders_tools:
             prepared = [texts.hide(message) for message in messages]
         else:
@@ -142,9 +142,10 @@ class ChatTemplate:
 class _Placeholders:
     """Stand-ins for texts. A quote in the middle shows whether the template wrote it as JSON."""
 
-    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        everything, salt = repr(messages), 0
-        while f"@@text{salt}:" in everything:
+    def __init__(self, others: str) -> None:
+        """``others``: every text that the rendering may contain apart from the hidden ones."""
+        salt = 0
+        while f"@@text{salt}:" in others:
             salt += 1
         self._prefix = f"@@text{salt}:"
         self._pattern = re.compile(re.escape(self._prefix) + r'(\d+)(\\*)"@@')

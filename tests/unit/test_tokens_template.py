@@ -113,9 +113,13 @@ def test_no_message_text_becomes_structure(kind: str, texts: list[str]) -> None:
 def test_a_message_that_looks_like_a_placeholder_is_put_back_as_it_is() -> None:
     text = '@@text0:1"@@ @@text1:0"@@ @@text0:0\\"@@'
     messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "@@text0:"}]
-    codec = tiny()
-    expected = codec.template.render(messages, None, True)
-    assert codec.decode(codec.encode_prompt(messages)) == expected
+    tool = {"name": 'a @@text0:0"@@', "description": "@@text1:"}
+    for codec in (tiny(), qwen()):
+        expected = codec.template.render(messages, None, True)
+        assert codec.decode(codec.encode_prompt(messages)) == expected
+    assert codec.decode(codec.encode_prompt(messages, [tool])) == codec.template.render(
+        messages, [tool], True
+    )
 
 
 def test_a_user_who_closes_thinking_does_not_steer_the_template() -> None:
