@@ -8,6 +8,7 @@ module          what it does
 ``isolation``   the layers between a cell and the machine: level A, B or none; rlimits in all of them
 ``zygote``      one single-threaded process per worker; forks a child per cell and supervises it
 ``format``      the exact text of a result that a model sees
+``worker``      a zygote process, seen from the pool
 ``pool``        :class:`~.pool.SandboxPool`: workers, queue, retries, clean-up
 ==============  ====================================================================================
 

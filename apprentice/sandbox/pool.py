@@ -17,185 +17,19 @@ queue is counted apart from the time of the run.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-import apprentice
 from apprentice.errors import SandboxError
 from apprentice.sandbox.format import split_streams
 from apprentice.sandbox.isolation import Level, Limits
 from apprentice.sandbox.outcome import CellResult, Outcome, Report, classify
-from apprentice.sandbox.zygote import HEADER
+from apprentice.sandbox.worker import START_S, Worker, ZygoteDied
 
 __all__ = ["SandboxPool"]
 
-_GRACE_S = 5.0
-_START_S = 60.0
 _IMPORTS = ("numpy", "numpy.random", "sympy", "math", "itertools", "fractions", "decimal", "collections")
-_BOOT = (
-    "import sys; sys.path.insert(0, {root!r}); from apprentice.sandbox.zygote import main; "
-    "sys.path.remove({root!r}); main({fd}, {level!r}, {scratch!r}, {imports!r})"
-)
-
-
-class _Died(Exception):
-    """The zygote died or did not answer: nothing is known of the cell."""
-
-
-class _Worker:
-    """A zygote process and the pool's end of its socket."""
-
-    def __init__(self, level: Level, imports: tuple[str, ...]) -> None:
-        self._level, self._imports = level, imports
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._scratch = ""
-        self._report: asyncio.Task[tuple[dict[str, Any], bytes]] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """Pid of the zygote, if one was started."""
-        return self._process.pid if self._process else None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the zygote runs."""
-        return self._process is not None and self._process.poll() is None
-
-    async def start(self) -> None:
-        """Start a fresh zygote and wait until it serves.
-
-        Raises:
-            SandboxError: it did not come up.
-        """
-        await self.stop()
-        ours, theirs = socket.socketpair()
-        self._scratch = tempfile.mkdtemp(prefix="apprentice-cell-")
-        root = str(Path(apprentice.__file__).resolve().parent.parent)
-        boot = _BOOT.format(
-            root=root,
-            fd=theirs.fileno(),
-            level=str(self._level),
-            scratch=self._scratch,
-            imports=list(self._imports),
-        )
-        with theirs, tempfile.TemporaryFile() as log:
-            self._process = subprocess.Popen(
-                # -s -P: no user site, no folder of a script; a fixed hash seed makes set order repeat.
-                [sys.executable, "-s", "-P", "-c", boot],
-                env={
-                    "PATH": "/usr/bin:/bin",
-                    "LANG": "C.UTF-8",
-                    "HOME": "/tmp",
-                    "PYTHONHASHSEED": "0",
-                    "OMP_NUM_THREADS": "1",
-                    "OPENBLAS_NUM_THREADS": "1",
-                    "MKL_NUM_THREADS": "1",
-                },
-                cwd=self._scratch,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-            self._reader, self._writer = await asyncio.open_connection(sock=ours)
-            theirs.close()
-            try:
-                await asyncio.wait_for(self._receive(), _START_S)
-            except (_Died, TimeoutError) as error:
-                await self.stop()
-                log.seek(0)
-                said = log.read()[-2000:].decode("utf-8", "replace").strip()
-                raise SandboxError(
-                    f"a sandbox worker did not start at isolation level {self._level}: {said or error!r}"
-                ) from None
-
-    async def _receive(self) -> tuple[dict[str, Any], bytes]:
-        assert self._reader is not None
-        try:
-            head, body = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-            return json.loads(await self._reader.readexactly(head)), await self._reader.readexactly(body)
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise _Died(str(error)) from None
-
-    async def _send(self, head: dict[str, Any], body: bytes = b"") -> None:
-        assert self._writer is not None
-        raw = json.dumps(head).encode()
-        try:
-            self._writer.write(HEADER.pack(len(raw), len(body)) + raw + body)
-            await self._writer.drain()
-        except (ConnectionError, RuntimeError) as error:
-            raise _Died(str(error)) from None
-
-    async def run(self, code: str, stdin: bytes, limits: Limits) -> tuple[Report, bytes, str]:
-        """One cell: what the zygote saw, the raw output, and the nonce of its marks.
-
-        Raises:
-            _Died: the zygote died or missed the hard deadline.
-        """
-        nonce = secrets.token_hex(8)
-        request = {"code": code, "limits": asdict(limits), "nonce": nonce}
-        try:
-            async with asyncio.timeout(limits.wall_s + _GRACE_S):
-                await self._send(request, stdin)
-                # A task of its own: a caller that is cancelled must not leave half a report in the stream.
-                self._report = asyncio.create_task(self._receive())
-                head, output = await asyncio.shield(self._report)
-        except TimeoutError:
-            raise _Died(f"no report {_GRACE_S:g} s after the wall limit") from None
-        self._report = None
-        return Report(**head), output, nonce
-
-    async def cancel(self) -> None:
-        """End the cell whose caller went away; the zygote lives on if it answers, else it is ended too."""
-        report = self._report
-        try:
-            if report is None:
-                raise _Died("cancelled between start and run")
-            await self._send({})
-            async with asyncio.timeout(_GRACE_S):
-                await report
-            self._report = None
-        except (_Died, TimeoutError):
-            await self.stop()
-
-    async def stop(self) -> None:
-        """End the zygote and its cell; returns when they are gone."""
-        process, self._process = self._process, None
-        report, self._report = self._report, None
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(ConnectionError):
-                await self._writer.wait_closed()
-        self._reader = self._writer = None
-        if report is not None:
-            await asyncio.gather(report, return_exceptions=True)  # ended by the closed stream
-        if process is not None:
-            # The zygote sees the end of file, ends its cell, then itself; only a stuck one is killed.
-            try:
-                await asyncio.to_thread(process.wait, 2.0)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await asyncio.to_thread(process.wait)
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = ""
 
 
 class SandboxPool:
@@ -224,8 +58,8 @@ class SandboxPool:
             raise ValueError(f"a sandbox pool needs at least one worker, not {workers}")
         self.limits = limits or Limits()
         self.level = Level(level)
-        self._workers = [_Worker(self.level, imports) for _ in range(workers)]
-        self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        self._workers = [Worker(self.level, imports) for _ in range(workers)]
+        self._idle: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
         self._max_retries, self._max_queued = max_retries, max_queued
         self._outcomes: Counter[str] = Counter()
         self._queued = self._running = self._restarts = 0
@@ -265,7 +99,7 @@ class SandboxPool:
             self._idle.put_nowait(worker)  # whoever still waits wakes up and finds the pool closed
         # A cell may just have been restarting its zygote: let it see that the pool is closed, then stop that
         # one too.
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + START_S
         while (self._running or self._queued) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         await asyncio.gather(*self._recovering, return_exceptions=True)
@@ -306,7 +140,7 @@ class SandboxPool:
     def _closed(self) -> bool:
         return not self._open
 
-    async def _recover(self, worker: _Worker) -> None:
+    async def _recover(self, worker: Worker) -> None:
         if worker.alive:
             await worker.cancel()
         self._idle.put_nowait(worker)
@@ -334,7 +168,7 @@ class SandboxPool:
                         self._restarts += 1
                         await worker.start()
                     report, raw, nonce = await worker.run(code, stdin, limits)
-                except (_Died, SandboxError) as error:
+                except (ZygoteDied, SandboxError) as error:
                     why = str(error)
                     await worker.stop()
                     continue
