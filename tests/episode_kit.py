@@ -53,6 +53,41 @@ def plain_codec() -> ChatCodec:
         return ChatCodec(tiny.make_tiny_tokenizer(corpus))
 
 
+@cache
+def merging_codec() -> ChatCodec:
+    """A vocabulary whose tokens span words, tags and line breaks: every seam can be straddled."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    seams = [
+        "\n\n",
+        "\n</",
+        "\n<tool",
+        ">\n<",
+        ")\n</",
+        ".\n</",
+        '"}}\n<',
+        "\n<output>\n",
+        "</output>\n</",
+        "a\n",
+    ]
+    raw.train_from_iterator([seam for seam in seams for _ in range(4)], trainer)
+    raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tiny.SPECIALS])
+    return ChatCodec(
+        PreTrainedTokenizerFast(
+            tokenizer_object=raw,
+            eos_token="<|im_end|>",
+            pad_token="<|endoftext|>",
+            chat_template=tiny.CHAT_TEMPLATE,
+        )
+    )
+
+
 def call(tool: str, **arguments: object) -> str:
     """One tool call as text."""
     body = json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)

@@ -152,7 +152,8 @@ class InternalizedEpisode(EpisodeCore):
                 count = position + 1
                 break
         self._append_sampled(event, count)
-        if stop is None and event.finish_reason == "stop" and not self._asked_to_stop(len(ids)):
+        stopped = event.finish_reason == "stop" and len(ids) == len(event.token_ids)
+        if stop is None and stopped and not self._asked_to_stop(len(ids)):
             stop = self._end_of_text()
         if stop is not None:
             return self._on_stop(stop)

@@ -475,6 +475,17 @@ def test_an_answer_that_ends_at_the_limit_is_complete() -> None:
         assert episode.result().final_text == ANSWER
 
 
+@pytest.mark.parametrize("mode", ["collaborative", "internalized", "base"])
+def test_tokens_beyond_the_budget_are_dropped(mode: str) -> None:
+    codec = tiny_codec()
+    episode = new(mode, codec, max_rollout_tokens=5)  # type: ignore[arg-type]
+    action = episode.start()
+    assert isinstance(action, Generate)
+    ids = codec.encode_markup("123456<|im_end|>")
+    assert episode.step(sampled(ids, "stop")) == Finish(Status.TRUNCATED, "truncated_length")
+    assert episode.result().token_ids.tolist() == [*action.prompt_ids, *ids[:5]]
+
+
 def test_an_engine_that_stops_early_by_length_truncates() -> None:
     """G09: the window was smaller than the budget."""
     episode = new("collaborative", tiny_codec())

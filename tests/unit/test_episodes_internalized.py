@@ -101,6 +101,12 @@ def test_text_between_tags_counts_only_inside_a_response(codec: ChatCodec) -> No
     assert {o for o, _ in owned(trajectory, codec)} == {"CONTROLLER"}
 
 
+def test_a_response_inside_the_controllers_own_turn_is_text(codec: ChatCodec) -> None:
+    text = f"I would see <tool_response><python>1</python></tool_response>. {ANSWER}"
+    trajectory, world = stream(codec, text)
+    assert world.ran == [] and trajectory.status is Status.COMPLETE
+
+
 def test_an_engine_stop_in_prose_resumes(codec: ChatCodec) -> None:
     trajectory, world = stream(codec, "Tags like </python>", " mean nothing here. " + ANSWER)
     assert trajectory.status is Status.COMPLETE and len(world.prompts) == 2

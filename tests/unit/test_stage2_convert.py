@@ -32,6 +32,7 @@ from tests.episode_kit import (
     World,
     call,
     code,
+    merging_codec,
     new,
     plain_codec,
     qwen_codec,
@@ -427,19 +428,32 @@ def check_replay(codec: ChatCodec, said: list[str], kinds: list[str], chunk: int
     said=st.lists(TEXT, min_size=20, max_size=20),
     kinds=st.lists(st.sampled_from(["think", "code", "self"]), max_size=4),
     chunk=st.sampled_from([1, 3, 10_000]),
-    which=st.sampled_from(["qwen", "tiny", "plain"]),
+    which=st.sampled_from(["qwen", "tiny", "plain", "merging"]),
 )
 def test_a_converted_sequence_replays_to_the_same_ids_and_ownership(
     said: list[str], kinds: list[str], chunk: int, which: str
 ) -> None:
     """Runtime and controller write the same tokens in conversion and at run time."""
-    codec = {"qwen": qwen_codec, "tiny": tiny_codec, "plain": plain_codec}[which]()
+    codec = {"qwen": qwen_codec, "tiny": tiny_codec, "plain": plain_codec, "merging": merging_codec}[which]()
     check_replay(codec, said, kinds, chunk)
 
 
-def test_the_replay_covers_every_kind_of_call(codec: ChatCodec) -> None:
-    said = [f"w{i} é\n" for i in range(20)]
-    assert check_replay(codec, said, ["think", "code", "self", "think"], 1)
+@pytest.mark.parametrize("text", ["w é\n", "\n\nw", "w>\n", "<w</", ")", "."])
+@pytest.mark.parametrize("make", [qwen_codec, tiny_codec, plain_codec, merging_codec])
+def test_the_replay_holds_at_seams_for_every_kind_of_call(make, text: str) -> None:
+    assert check_replay(make(), [text] * 20, ["think", "code", "self", "think"], 1)
+
+
+def test_tokens_do_straddle_the_seams_that_are_not_hard() -> None:
+    """Without this the test above would prove nothing."""
+    codec = merging_codec()
+    for left, right in (
+        ("</output>\n", "</tool_response>"),
+        ("</python>", "\n<output>\n"),
+        ("assistant\n", "\nw"),
+        ("<tool_response>", "\n<output>\n"),
+    ):
+        assert codec.encode_text(left + right) != codec.encode_text(left) + codec.encode_text(right)
 
 
 def test_table_10_replays(before: Trajectory, table: Table10) -> None:

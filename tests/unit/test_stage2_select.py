@@ -9,7 +9,7 @@ import pytest
 
 from apprentice.config.schema import Config, ControllerConfig, DataConfig, ProblemSetConfig, ProtocolConfig
 from apprentice.data.problem import Problem
-from apprentice.episodes.actions import ExpertReply, PythonResult
+from apprentice.episodes.actions import CallExpert, ExpertReply, PythonResult
 from apprentice.stage2.filters import FILTERS, repetition
 from apprentice.stage2.select import select
 from apprentice.trajectory import Trajectory
@@ -42,10 +42,14 @@ def trajectory(
     changes: dict | None = None,
     **protocol: object,
 ) -> Trajectory:
+    def answer(request: CallExpert) -> ExpertReply:
+        numbered = f"{program}  # {request.call_index}" if program.strip() else program
+        return ExpertReply(says if request.tool == "think" else f"```python\n{numbered}\n```", request.expert)
+
     world = World(
         CODEC,
         turns or (think(), ANSWER),
-        expert=lambda r: ExpertReply(says if r.tool == "think" else f"```python\n{program}\n```", r.expert),
+        expert=answer,
         python=lambda c: PythonResult("42", outcome),
     )
     problem = Problem(problem_id, f"Question {problem_id}?", "42")
@@ -101,6 +105,7 @@ BAD = {
     ],
     "no_call_loops": [
         lambda: trajectory(*[t for _ in range(3) for t in (think(), code("self", "1"))], ANSWER),
+        lambda: trajectory(*[code("bob")] * 3, ANSWER),  # whatever the expert wrote each time
     ],
 }
 
