@@ -161,10 +161,14 @@ def staged(
 def _shared_memory(nbytes: int) -> str:
     """A folder in memory with room for ``nbytes``; the ordinary temporary folder where there is none."""
     for folder in ("/dev/shm", tempfile.gettempdir()):
-        if os.path.isdir(folder) and shutil.disk_usage(folder).free > nbytes + 2**26:
+        if os.path.isdir(folder) and _free_bytes(folder) > nbytes + 2**26:
             return folder
     raise WeightSyncError(
         f"no room to stage {nbytes / 2**20:.0f} MiB of weights: neither /dev/shm nor "
         f"{tempfile.gettempdir()} has it free; enlarge one (docker: --shm-size), or lower "
         "weight_sync.bucket_mib"
     )
+
+
+def _free_bytes(folder: str) -> int:
+    return shutil.disk_usage(folder).free

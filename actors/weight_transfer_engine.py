@@ -114,6 +114,9 @@ def _tensors(info: ObjectStoreUpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:
         raw = info.arrays[i] if mapped is None else mapped[info.offsets[i] : info.offsets[i] + size]
         if raw.nbytes != size:
             raise ValueError(f"{name}: {raw.nbytes} bytes received, {size} expected for {shape} {dtype_name}")
+        if size == 0:
+            yield name, torch.empty(shape, dtype=dtype)
+            continue
         with warnings.catch_warnings():
             # The object store hands out read-only memory and torch has no read-only tensors; vLLM only reads.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

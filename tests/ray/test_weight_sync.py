@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,22 @@ def test_a_dead_engine_is_named_and_the_others_are_synchronized(
         sync_weights({"learner-0": learner}, {"rollout-0": worker, "rollout-1": dead}, 8, 60)
     assert "rollout-0" not in str(error.value)
     assert_serves(worker, 8, reference, local)
+
+
+def test_weights_that_cannot_be_fetched_are_a_clear_error(worker: Any, learner: Any) -> None:
+    """A bucket is lost, as when its learner died on another node (on the same node the bytes outlive it)."""
+
+    def lost() -> None:
+        raise ray.exceptions.OwnerDiedError("0" * 56, None, "0" * 56)
+
+    manifest = ray.get(learner.publish_weights.remote(8), timeout=60)
+    bucket = dataclasses.replace(manifest.buckets[-1], data=ray.remote(lost).remote())
+    manifest = dataclasses.replace(manifest, buckets=(*manifest.buckets[:-1], bucket))
+    with pytest.raises(WeightSyncError, match="rollout-0 could not read the weights"):
+        gather({"rollout-0": worker.update_weights.remote(manifest, 30)}, timeout_s=60, what="sync")
+    with pytest.raises(StaleEngineError):
+        generate(worker)
+    sync_weights({"learner-0": learner}, {"rollout-0": worker}, 8, 60)
 
 
 def test_the_control_plane_of_a_push_transport_delivers_and_expires(
