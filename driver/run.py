@@ -187,7 +187,7 @@ def _running(
             logger=logger,
             watchdog=watchdog,
             fleet=fleet,
-            codec=ChatCodec.from_pretrained(model),
+            codec=ChatCodec.from_pretrained(model, template_kwargs=dict(config.controller.template_kwargs)),
             train=sets.train,
             tests=sets.test,
             stream=ProblemStream(sets.train, config.seed, position),

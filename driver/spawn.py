@@ -30,7 +30,9 @@ def episode_factory(model: str, config: Config) -> EpisodeFactory:
     from apprentice.episodes.factory import make_episode
     from apprentice.tokens import ChatCodec
 
-    codec = ChatCodec.from_pretrained(model, revision=config.controller.revision)
+    codec = ChatCodec.from_pretrained(
+        model, revision=config.controller.revision, template_kwargs=dict(config.controller.template_kwargs)
+    )
     experts = config.experts if config.stage1.use_experts else ()
     return functools.partial(_episode, make_episode, codec, config.protocol, experts)
 

