@@ -34,7 +34,9 @@ def train(arguments: argparse.Namespace) -> int:
                 "--resume goes on with the run's own recipe: leave out the recipe and overrides"
             )
         if not (Path(arguments.resume) / "config.yaml").is_file():
-            raise ConfigError(f"--resume {arguments.resume}: this is not the folder of a run (no config.yaml)")
+            raise ConfigError(
+                f"--resume {arguments.resume}: this is not the folder of a run (no config.yaml)"
+            )
         config = _recipe(arguments.resume, ())
     elif arguments.recipe:
         config = _recipe(arguments.recipe, arguments.overrides)

@@ -60,7 +60,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def to_yaml(config: Config) -> str:
     """The whole configuration as YAML that :func:`load_config` reads back to an equal one."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
+    data = config.model_dump(mode="json")
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
 
 
@@ -100,6 +101,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that also quotes text which only :class:`_Loader` would take for a number, e.g. ``0E0``."""
+
+
 _SCALARS = (
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
@@ -113,9 +118,10 @@ _SCALARS = (
 )
 _Loader.yaml_implicit_resolvers = {}  # none of YAML 1.1's
 for _tag, _pattern, _first in _SCALARS:
-    _Loader.add_implicit_resolver(
-        _tag, re.compile(rf"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first]
-    )
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            _tag, re.compile(rf"^(?:{_pattern})$"), ["" if c == "\0" else c for c in _first]
+        )
 
 
 def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from apprentice.config.keys import all_keys, nearest_key
@@ -193,6 +193,11 @@ def test_the_resolved_recipe_reads_back_equal(recipe: Path, tmp_path: Path) -> N
 
 
 @settings(max_examples=40, deadline=None)
+@example("0E0", 1.0)
+@example("1e-6", 1e-6)
+@example("off", 1.0)
+@example("0o7", 1.0)
+@example("~", 1.0)
 @given(st.text(max_size=30), st.floats(min_value=1e-300, max_value=1e300))
 def test_any_text_and_number_survive_the_round_trip(
     tmp_path_factory: pytest.TempPathFactory, text: str, number: float

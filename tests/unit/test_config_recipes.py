@@ -145,10 +145,13 @@ def test_the_two_sizes_differ_in_controller_and_number_of_trajectories_only() ->
         "Qwen/Qwen3-1.7B",
     )
     assert (large.stage2.max_trajectories, small.stage2.max_trajectories) == (12000, 10000)
+    # Qwen3-1.7B is a thinking model that is told not to; Qwen3-4B-Instruct-2507 is none.
+    assert small.controller.template_kwargs == {"enable_thinking": False}
+    assert large.controller.template_kwargs == {}
     as_large = small.model_copy(
         update={
             "name": large.name,
-            "controller": small.controller.model_copy(update={"model": large.controller.model}),
+            "controller": large.controller,
             "stage2": small.stage2.model_copy(update={"max_trajectories": 12000}),
         }
     )
