@@ -185,9 +185,10 @@ class Learner:
         import psutil
         import torch
 
+        rss = float(psutil.Process().memory_info().rss)
         out = {
-            "rss_bytes": float(psutil.Process().memory_info().rss),
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+            "rss_bytes": rss,
+            "peak_rss_bytes": max(rss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0),
             "steps": float(self._engine.steps if self._engine is not None else 0),
         }
         if torch.cuda.is_available():
