@@ -5,8 +5,8 @@ r"""The one extractor: which part of a response is its final answer.
 * ``fallback``: that box, or an ``Answer:`` line (``The answer is ...``, bold or not) if it comes later or
   there is no box.
 
-Linear in the length of the response, with no window of the tail: a megabyte of braces costs a fraction of
-a second.
+The whole response is searched, from its end: a long box keeps its opening wherever it stands, and a megabyte
+of braces costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class Extraction:
     how: str
 
 
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+MAX_ANSWER_CHARS = 20_000
+"""A longer box or line holds no answer; bounds the search, which otherwise sees the whole response."""
+
+_MAX_NESTING = 200
+_MAX_CANDIDATES = 64  # boxes, or Answer lines, that are looked at from the end
 _BRACE = re.compile(r"\\[\\{}]|[{}]")
-_MARK = re.compile(
-    r"(?:\b(?:final\s+)?answer\b|\*\*(?:final\s+)?answer\*\*)\s*(?:\*\*)?\s*(?::|=|\bis\b\s*:?)\s*(?:\*\*(?=\s|$))?",
-    re.IGNORECASE,
-)
-_MAX_MARK_LINE = 2000
+_BARE = re.compile(r"\s*(-?\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))")
+_MARK = re.compile(r"answer\b\s*(?:\*\*)?\s*(?::|=|\bis\b\s*:?)\s*(?:\*\*(?=\s|$))?", re.IGNORECASE)
 
 
 def extract_answer(response: str, mode: Mode = "fallback") -> Extraction:
@@ -61,48 +62,67 @@ def _after_thinking(response: str) -> str | None:
 
 def last_boxed(text: str) -> tuple[str, int] | None:
     r"""(content, position) of the last balanced ``\boxed{...}``; ``\boxed 5`` without braces counts too."""
-    starts = [match.end() for match in _BOX.finditer(text)]
-    if not starts:
-        return None
-    closing: dict[int, int] | None = None
-    for start in reversed(starts):
-        rest = re.compile(r"\s*").match(text, start)
-        at = rest.end() if rest else start
-        if at < len(text) and text[at] == "{":
-            closing = _closing_braces(text, starts[0]) if closing is None else closing
-            if at in closing:
-                return text[at + 1 : closing[at]], start
+    end = len(text)
+    for _ in range(_MAX_CANDIDATES):
+        start = max(text.rfind(r"\boxed", 0, end), text.rfind(r"\fbox", 0, end))
+        if start < 0:
+            return None
+        end = start
+        after = start + (6 if text.startswith(r"\boxed", start) else 5)
+        at = after
+        while at < len(text) and text[at].isspace() and at - after < 10:
+            at += 1
+        if text[at : at + 1] == "{":
+            closing = _closing_brace(text, at)
+            if closing is not None:
+                return text[at + 1 : closing], start
         else:
-            bare = re.compile(r"-?\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z])").match(text, at)
-            if bare and at > start - 1:
-                return bare.group(), start
+            bare = _BARE.match(text, after)
+            if bare and not text[after].isalpha():
+                return bare.group(1), start
     return None
 
 
-def _closing_braces(text: str, start: int) -> dict[int, int]:
-    """Opening brace -> its closing brace, in one pass."""
-    stack: list[int] = []
-    partner: dict[int, int] = {}
-    for match in _BRACE.finditer(text, start):
-        if match.group() == "{":
-            stack.append(match.start())
-        elif match.group() == "}" and stack:
-            partner[stack.pop()] = match.start()
-    return partner
+def _closing_brace(text: str, opening: int) -> int | None:
+    level = 0
+    for match in _BRACE.finditer(text, opening, opening + MAX_ANSWER_CHARS):
+        token = match.group()
+        level += (token == "{") - (token == "}")
+        if level == 0:
+            return match.start()
+        if level > _MAX_NESTING:
+            return None
+    return None
 
 
 def _answer_line(text: str, after: int) -> str | None:
     """What follows the last ``Answer:`` that stands after position ``after``."""
-    for match in reversed(list(_MARK.finditer(text, max(after, 0)))):
-        end = text.find("\n", match.end())
-        line = text[match.end() : end if end >= 0 else len(text)][:_MAX_MARK_LINE].strip()
+    lower, end = text.lower() if text.isascii() else _lower_ascii(text), len(text)
+    for _ in range(_MAX_CANDIDATES):
+        start = lower.rfind("answer", max(after, 0), end)
+        if start < 0:
+            return None
+        end = start
+        mark = _MARK.match(text, start)
+        if mark is None or (start > 0 and (text[start - 1].isalnum() or text[start - 1] == "_")):
+            continue
+        line_end = text.find("\n", mark.end(), mark.end() + MAX_ANSWER_CHARS)
+        line = text[mark.end() : line_end if line_end >= 0 else mark.end() + MAX_ANSWER_CHARS].strip()
         if not line:  # the answer stands on the next line
-            following = text[match.end() : match.end() + _MAX_MARK_LINE].strip().split("\n", 1)
+            following = text[mark.end() : mark.end() + MAX_ANSWER_CHARS].strip().split("\n", 1)
             line = following[0].strip() if following else ""
         answer = _from_line(line)
         if answer:
             return answer
     return None
+
+
+def _lower_ascii(text: str) -> str:
+    """Lower case without a change of length, which ``str.lower`` makes for some letters."""
+    return text.translate(_LOWER)
+
+
+_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
 def _from_line(line: str) -> str:

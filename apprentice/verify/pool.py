@@ -45,7 +45,7 @@ class _Worker:
         )
 
     def send(self, line: bytes) -> bool:
-        """Whether the request was taken. Starts a process if there is none, but not in place of a dead one."""
+        """Whether the request was taken. Starts a process if there is none, not in place of a dead one."""
         if self._process is None:
             self._process = self._start()
         assert self._process.stdin is not None
@@ -60,7 +60,7 @@ class _Worker:
         """The next reply; ``None`` when the process has ended.
 
         Raises:
-            TimeoutError: there is none within ``timeout_s``. A new process first gets :data:`_START_S` to start.
+            TimeoutError: there is none within ``timeout_s``; a new process first gets :data:`_START_S`.
         """
         if self._fresh:
             if self._line(_START_S) is None:

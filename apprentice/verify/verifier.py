@@ -14,8 +14,6 @@ from apprentice.verify.pool import WorkerPool
 
 __all__ = ["RuleVerifier"]
 
-_INLINE_CHARS = 20_000  # a longer response is searched in the worker
-
 
 class RuleVerifier:
     """Checks responses against golds by the rules of docs/verification.md.
@@ -67,8 +65,6 @@ class RuleVerifier:
 
     def _at_once(self, response: str, gold: str) -> tuple[Verdict | None, dict[str, Any]]:
         """A verdict that costs nothing, or the request for a worker."""
-        if len(response) > _INLINE_CHARS:
-            return None, {"gold": gold, "response": response, "mode": self._mode}
         extraction = extract_answer(response, self._mode)
         answer = extraction.answer
         if answer is None:

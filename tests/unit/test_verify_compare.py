@@ -79,6 +79,8 @@ SAME: dict[str, list[tuple[str, str]]] = {
         ("(2k-1)!!", r"\frac{(2k)!}{2^k k!}"),
         (r"\log_2 8", "3"),
         (r"e^{i\pi}", "-1"),
+        ("0", r"\sin \pi"),
+        ("0", r"\sqrt{3+2\sqrt2}-1-\sqrt2"),
         ("6+9i", "9i+6"),
         ("|x-1|", "|1-x|"),
         (r"C_{1} e^{t}", r"C_1 e^t"),
@@ -211,6 +213,7 @@ DIFFERENT: dict[str, list[tuple[str, str]]] = {
         ("5", "-5"),
     ],
     "algebra": [
+        ("0", "e^{-10000}"),
         ("x", "y"),
         ("x^2", "2^x"),
         ("f(x+1)", "f(x)+f(1)"),

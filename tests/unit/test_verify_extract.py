@@ -105,7 +105,7 @@ def test_a_megabyte_of_anything_is_searched_in_linear_time(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     start = time.perf_counter()
     extract_answer(text, "fallback")
-    assert time.perf_counter() - start < 4
+    assert time.perf_counter() - start < 1
     assert extract_answer(text + r" \boxed{7}", "strict").answer in ("7", None)
 
 
