@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.DEBUG if arguments.debug else logging.INFO, format="%(message)s", stream=sys.stderr
     )
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         code: int = arguments.command(arguments)
         sys.stdout.flush()
@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left, e.g. `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ def train(arguments: argparse.Namespace) -> int:
         raise ConfigError("name a recipe, e.g. `apprentice train configs/demo.yaml`, or a run with --resume")
     if arguments.dry_run:
         return _dry_run(config)
+    _keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import train as run
 
     return run(config, address=arguments.address, resume=arguments.resume)
@@ -57,6 +59,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     config = _recipe(arguments.recipe, [*overrides, "stages=[evaluate]"])
     if arguments.dry_run:
         return _dry_run(config)
+    _keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import evaluate as run
 
     return run(
@@ -72,6 +75,7 @@ def collect(arguments: argparse.Namespace) -> int:
     config = _recipe(arguments.recipe, arguments.overrides)
     if arguments.dry_run:
         return _dry_run(config.model_copy(update={"stages": ()}))  # no learner
+    _keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import collect as run
 
     return run(config, checkpoint=_checkpoint(arguments.checkpoint), address=arguments.address)
@@ -171,6 +175,16 @@ def _recipe(path: str, overrides: Sequence[str]) -> Config:
             f"{path} is a folder without config.yaml: name a recipe file or the folder of a run"
         )
     return load_config(of_run if of_run.is_file() else path, overrides)
+
+
+def _keep_a_private_cluster_on_loopback(address: str | None) -> None:
+    """A cluster that this run starts for itself listens on 127.0.0.1 only.
+
+    Ray reads this variable once, while it is imported; set later it has no effect and Ray listens on every
+    interface. A cluster of several machines must not have it.
+    """
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 def _checkpoint(path: str | None) -> str | None:

@@ -24,7 +24,6 @@ os.environ.update(
     HF_HUB_OFFLINE="1",  # no test loads anything from a hub
     TOKENIZERS_PARALLELISM="false",
     OMP_WAIT_POLICY="PASSIVE",  # engines and learners share few cores: spinning threads triple a step
-    DS_ACCELERATOR=os.environ.get("DS_ACCELERATOR", "cpu"),
 )
 os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run
 

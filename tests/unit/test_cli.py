@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import types
@@ -96,6 +97,18 @@ def test_train_passes_recipe_overrides_and_address(driver: list[Any]) -> None:
             {"address": "auto", "resume": None},
         )
     ]
+
+
+def test_only_a_private_cluster_is_kept_on_loopback_before_ray_is_imported(
+    driver: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A finished test restores the variable, so that it is there for every later one.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "unset below")
+    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+    assert main(["train", DEMO, "--address", "auto"]) == 0
+    assert "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" not in os.environ
+    assert main(["train", DEMO]) == 0
+    assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 
 
 def test_resume_takes_the_recipe_of_the_run(driver: list[Any], tmp_path: Path) -> None:
@@ -300,3 +313,22 @@ def test_trajectories_are_listed_counted_and_reviewed(
     assert "no trajectory 't9'" in capsys.readouterr().err
     assert main(["trajectories", "show", run, "--stage", "stage9"]) == 2
     assert "has no trajectories of 'stage9'" in capsys.readouterr().err
+
+
+def test_sigterm_unwinds_like_an_exception(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, types\n"
+        "def train(config, **rest):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()\n"
+        "    finally:\n"
+        "        print('closed', flush=True)\n"
+        "sys.modules['driver.run'] = types.SimpleNamespace(train=train)\n"
+        "from driver.cli import main\n"
+        "sys.exit(main(['train', sys.argv[1]]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, DEMO], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (143, "closed\n")
