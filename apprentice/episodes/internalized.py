@@ -30,7 +30,7 @@ inside an event is dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from apprentice.config.schema import ProtocolConfig
 from apprentice.episodes.actions import (
@@ -48,7 +48,7 @@ from apprentice.episodes.calls import Call, Refusal, check_call, check_self
 from apprentice.episodes.core import TRUNCATED_LENGTH, EpisodeCore, EpisodeSpec
 from apprentice.episodes.parser import ParsedCall, parse_turn, strip_code_fence
 from apprentice.episodes.responses import Piece, appended_error, appended_output, fit
-from apprentice.episodes.stream import Opened, PythonBlock, ResponseScanner
+from apprentice.episodes.stream import Opened, PythonBlock, StreamTurn
 from apprentice.episodes.tools import CODE_INTERPRETER
 from apprentice.tokens import ChatCodec, IncrementalDecoder
 from apprentice.trajectory import CallRecord, Status
@@ -57,26 +57,6 @@ __all__ = ["InternalizedEpisode"]
 
 _PYTHON_END = "</python>"
 _RESPONSE = "<tool_response>"
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The turn being written. ``role``: None until a marker says it. ``header``: one is being written."""
-
-    role: str | None
-    decoder: IncrementalDecoder
-    start: int
-    header: bool = False
-    body: int = 0
-    scanner: ResponseScanner = field(default_factory=ResponseScanner)
-
-    @property
-    def text(self) -> str:
-        return "" if self.header else self.decoder.text[self.body :]
-
-    @property
-    def is_response(self) -> bool:
-        return self.scanner.opened > 0 if self.role is None else self.role != "assistant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +155,8 @@ class InternalizedEpisode(EpisodeCore):
             for tag in (_PYTHON_END, _RESPONSE)
         )
 
-    def _new_turn(self, role: str | None, start: int, *, header: bool = False) -> _Turn:
-        return _Turn(role, IncrementalDecoder(self._codec), start, header)
+    def _new_turn(self, role: str | None, start: int, *, header: bool = False) -> StreamTurn:
+        return StreamTurn(role, IncrementalDecoder(self._codec), start, header)
 
     def _read(self, token_id: int, at: int) -> _Stop | None:
         """Take the token at index ``at`` of the sequence; say whether the stream stops behind it."""
@@ -228,7 +208,7 @@ class InternalizedEpisode(EpisodeCore):
         self._close()
         return _Final()
 
-    def _thinking_open(self, turn: _Turn) -> bool:
+    def _thinking_open(self, turn: StreamTurn) -> bool:
         """Whether the prompt opened a ``<think>``; later turns write their own."""
         return turn.start == self._prompt_length and self._opens_thinking
 

@@ -1,10 +1,12 @@
-"""Finds, in a turn that the controller writes as a tool response, the places where the runtime acts."""
+"""Reads a stream: the turn that is being written, and the places in it where the runtime acts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["Opened", "PythonBlock", "ResponseScanner"]
+from apprentice.tokens import IncrementalDecoder
+
+__all__ = ["Opened", "PythonBlock", "ResponseScanner", "StreamTurn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,25 @@ class ResponseScanner:
         else:
             self._text, self._from = self._text[-(len(tag) - 1) :], 0
         return None
+
+
+@dataclass(slots=True)
+class StreamTurn:
+    """The turn being written. ``role``: None until a marker says it. ``header``: one is being written."""
+
+    role: str | None
+    decoder: IncrementalDecoder
+    start: int
+    header: bool = False
+    body: int = 0
+    scanner: ResponseScanner = field(default_factory=ResponseScanner)
+
+    @property
+    def text(self) -> str:
+        """What the turn says so far, without its role marker."""
+        return "" if self.header else self.decoder.text[self.body :]
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it is a tool response: by its role, or without one because it opens a response."""
+        return self.scanner.opened > 0 if self.role is None else self.role != "assistant"
