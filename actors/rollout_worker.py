@@ -14,60 +14,21 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from actors._engine import Engine, EngineOptions, engine_env, sampling_arguments
+from actors._engine import Engine, engine_env, sampling_arguments
+from actors._rollout_spec import RolloutWorkerSpec, WorkerState, load_engine
 from actors.weight_transfer import WeightManifest, staged
-from apprentice.config.schema import RolloutConfig, SamplingConfig
+from apprentice.config.schema import SamplingConfig
 from apprentice.episodes.actions import Generate, Generated
 from apprentice.errors import EngineError, InfrastructureError, WeightSyncError
 from apprentice.rollout.groups import GroupSpec, sample_group
-from apprentice.rollout.ports import ExpertClient, PythonRunner, Verifier
 from apprentice.rollout.runner import run_episode
 from apprentice.rollout.types import EpisodeFactory, Progress, RolloutCounters, RolloutRequest, RolloutResult
 from apprentice.rollout.version_gate import VersionGate
 from apprentice.trajectory import trajectories_to_table
 
 __all__ = ["RolloutWorker", "RolloutWorkerSpec", "WorkerState", "engine_env"]
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutWorkerSpec:
-    """Everything a rollout actor is made of; picklable.
-
-    Args:
-        name: for messages, e.g. ``rollout-0``.
-        model: folder of the checkpoint the engine starts from.
-        build_episodes: called once in the actor; makes the factory of episodes (loads the tokenizer there).
-        max_context: longest sequence of the engine, in tokens.
-        transport: ``object_store``, ``nccl`` or ``ipc``.
-        version: policy version of ``model``; None: the actor serves nothing until its first sync.
-    """
-
-    name: str
-    model: str
-    rollout: RolloutConfig
-    max_context: int
-    build_episodes: Callable[[], EpisodeFactory]
-    experts: ExpertClient
-    python: PythonRunner
-    verifier: Verifier | None
-    transport: str = "object_store"
-    version: int | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerState:
-    """``version``: served, None while stale; ``stale``: why; ``fatal``: why the engine is dead."""
-
-    name: str
-    version: int | None
-    stale: str
-    fatal: str
-    load_s: float
 
 
 class RolloutWorker:
@@ -92,7 +53,7 @@ class RolloutWorker:
         """
         begin = time.perf_counter()
         self._episodes = self._spec.build_episodes()
-        self._engine = await _load(self._spec)
+        self._engine = await load_engine(self._spec)
         if self._spec.version is not None:
             await self._engine.label(self._spec.version)
         self._load_s = time.perf_counter() - begin
@@ -337,19 +298,3 @@ def _new_episode(
         seed=seed,
         max_rollout_tokens=request.max_rollout_tokens,
     )
-
-
-async def _load(spec: RolloutWorkerSpec) -> Engine:
-    import torch
-
-    options = EngineOptions(spec.name, spec.model, spec.rollout, spec.max_context, spec.transport, spec.seed)
-    on_gpu = torch.cuda.is_available()
-    if spec.rollout.in_process:
-        from actors._engine_in_process import InProcessEngine
-
-        engine = InProcessEngine(options, on_gpu)
-        await engine.ready()
-        return engine
-    from actors._engine_async import SubprocessEngine
-
-    return SubprocessEngine(options, on_gpu)

@@ -57,9 +57,12 @@ def test_engines_started_at_once_all_come_up_share_a_batch_and_one_may_die(
         gather({"rollout-0": ref}, timeout_s=60, what="rollouts")
 
 
-def test_an_engine_that_cannot_load_its_model_says_so(ray_cluster: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_process", [True, False])
+def test_an_engine_that_cannot_load_its_model_says_so(
+    ray_cluster: None, tmp_path: Path, in_process: bool
+) -> None:
     (tmp_path / "empty").mkdir()
-    worker = spawn(tmp_path / "empty", name="rollout-9")
+    worker = spawn(tmp_path / "empty", name="rollout-9", in_process=in_process)
     with pytest.raises(EngineError, match=r"rollout-9: .*did not load"):
         gather({"rollout-9": worker.start.remote()}, timeout_s=120, what="start")
     with pytest.raises(EngineError, match="rollout-9"):
