@@ -44,14 +44,10 @@ def run_stage2(run: Run) -> None:
             "controller that solves nothing with its experts needs more of stage 1, or stronger experts"
         )
     examples = [convert(t, run.codec, run.config) for t in kept]
-    limit = config.max_sequence_tokens
-    fitting = [e for e in examples if len(e) <= limit]
-    if len(fitting) < len(examples):
-        _log.warning("stage 2: %d sequences exceed %d tokens; left out", len(examples) - len(fitting), limit)
     train_sft(
         run,
         STAGE,
-        fitting,
+        examples,
         batch_size=config.batch_size,
         epochs=config.epochs,
         optimizer=config.optimizer,
@@ -86,3 +82,4 @@ def collect(run: Run) -> None:
     candidates, report = select(sampled, run.codec, run.config)
     run.folder.write_trajectories(CANDIDATE_STAGE, 0, candidates)
     run.folder.write_json(FUNNEL_FILE, report.funnel())
+    run.folder.write_json("stage2_selection.json", report.to_dict())

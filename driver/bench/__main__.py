@@ -1,9 +1,9 @@
 """``make bench``: the ratios that the project promises, measured in one run on this machine.
 
-Prints a table and writes ``runs/bench.json``: a list of rows with ``name``, ``value``, ``unit``, ``reference``
-(what it is compared with, measured in the same run), ``ratio``, ``target`` and ``meets``. Each measurement runs
-in a process of its own, so that one does not inherit another's memory or threads. A row that a run does not
-measure (``python -m driver.bench learner``) is kept from the file.
+Prints a table and writes ``runs/bench.json``: a list of rows with ``name``, ``value``, ``unit``,
+``reference`` (what it is compared with, measured in the same run), ``ratio``, ``target`` and ``meets``. Each
+measurement runs in a process of its own, so that none inherits another's memory or threads. Rows that a run
+does not measure (``python -m driver.bench learner``) are kept from the file.
 """
 
 from __future__ import annotations
