@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import random
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from apprentice.config.schema import DataConfig, ProblemSetConfig
+from apprentice.data.benchmarks import corrected_answer, find_benchmark
+from apprentice.data.contamination import find_contamination
+from apprentice.data.formats import chat_row
 from apprentice.data.problem import Problem, WorkedSolution
 from apprentice.data.procedural import generate
 from apprentice.data.text import question_key
@@ -21,10 +25,10 @@ __all__ = ["LoadReport", "ProblemSets", "load_data", "load_problems", "problems_
 _log = logging.getLogger(__name__)
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
-    "problem_id": ("problem_id", "id", "unique_id", "problem_idx"),
-    "question": ("question", "problem", "prompt"),
-    "answer": ("answer", "gold", "expected_answer"),
-    "family": ("family", "subject", "type"),
+    "problem_id": ("problem_id", "id", "unique_id", "problem_idx", "Problem ID"),
+    "question": ("question", "problem", "prompt", "Problem"),
+    "answer": ("answer", "gold", "expected_answer", "Short Answer", "short_answer"),
+    "family": ("family", "subject", "type", "Category"),
     "source": ("source", "data_source"),
     "split": ("split",),
     "derivation": ("derivation",),
@@ -86,7 +90,20 @@ def load_data(config: DataConfig) -> ProblemSets:
             )
         test[item.name] = load_problems(item)
     held_out = {question_key(p.question) for problems in test.values() for p in problems}
-    return ProblemSets(train=load_problems(config.train, exclude=held_out), test=test)
+    train = load_problems(config.train, exclude=held_out)
+    if config.train.source != "reasoning_gym":  # generated problems share their wording by design
+        _report_near_copies(train, test)
+    return ProblemSets(train=train, test=test)
+
+
+def _report_near_copies(train: Sequence[Problem], test: Mapping[str, Sequence[Problem]]) -> None:
+    for name, problems in test.items():
+        near = find_contamination(train, problems).near
+        if near:
+            _log.warning(
+                "%d training problems are nearly problems of %s, e.g. %s and %s (%.0f %% of its 10-grams)",
+                len(near), name, near[0].train_id, near[0].test_id, 100 * near[0].share,
+            )  # fmt: skip
 
 
 def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> list[Problem]:
@@ -106,15 +123,15 @@ def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> 
     if config.families:
         raise ConfigError(f"{config.name}: families belong to source reasoning_gym, not {config.source!r}")
     path = Path(config.source).expanduser()
-    if path.suffix in (".jsonl", ".parquet"):
+    if path.suffix in (".jsonl", ".parquet", ".csv"):
         rows: Sequence[Mapping[str, Any]] = _read_file(path)
         source = path.stem
     elif path.exists() or path.is_absolute() or config.source.startswith("."):
-        raise DataError(f"{config.name}: {config.source} is not a .jsonl or .parquet file")
+        raise DataError(f"{config.name}: {config.source} is not a .jsonl, .parquet or .csv file")
     else:
-        from apprentice.data.hub import fetch_rows
-
-        rows, source = fetch_rows(config.source, config.split), config.source
+        rows, source = _from_hub(config), config.source
+    if rows and isinstance(rows[0].get("prompt"), list):
+        rows = [chat_row(row) for row in rows]
     problems, report = problems_from_rows(rows, config, source, exclude)
     _log.info("%s: %s", config.name, report)
     if not problems:
@@ -125,6 +142,22 @@ def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> 
         chosen = sorted(random.Random(config.seed).sample(range(len(problems)), config.size))
         problems = [problems[i] for i in chosen]
     return problems
+
+
+def _from_hub(config: ProblemSetConfig) -> list[Mapping[str, Any]]:
+    """Rows of a hub set; for a known one with its split, row count and adapter."""
+    from apprentice.data.hub import fetch_rows
+
+    known = find_benchmark(config.source)
+    if known is None:
+        return list(fetch_rows(config.source, config.split))
+    if known.by_hand:
+        raise DataError(f"{config.name}: {known.source}: {known.by_hand} and give that file as source")
+    split = config.split or known.split
+    source = config.source if ":" in config.source or not known.config else f"{config.source}:{known.config}"
+    rows: list[Mapping[str, Any]] = list(fetch_rows(source, split))
+    known.check_rows(split, len(rows))
+    return [known.adapter(row, config.seed) for row in rows] if known.adapter else rows
 
 
 def problems_from_rows(
@@ -208,7 +241,7 @@ def _problem(
     return Problem(
         problem_id=text("problem_id") or f"{name}/{index:05d}",
         question=text("question"),
-        answer=text("answer"),
+        answer=corrected_answer(text("question"), text("answer")),
         family=text("family"),
         source=text("source") or source,
         split=text("split"),
@@ -227,6 +260,9 @@ def _check_ids(problems: Iterable[Problem], name: str) -> None:
 def _read_file(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise DataError(f"no problem set at {path}")
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
     if path.suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from apprentice.verify.structure import Group, Listing, Matrix, Relation, Scalar, Value, read
 
-__all__ = ["NAME", "align", "rows_of"]
+__all__ = ["NAME", "align", "rows_of", "same_function_name"]
 
 NAME = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?'*(?:\([^()]*\))?")
 """A lone name that an answer may give a value to: ``x``, ``a_{1}``, ``f(x)``."""
 
+_FUNCTION = re.compile(r"[A-Za-z]\s*\(([^()]*)\)")
 _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?")
 
 
@@ -39,6 +41,15 @@ def align(gold: Value, answer: Value) -> tuple[Value, Value]:
         if isinstance(gold, Group) and len(gold.items) == 1 and not isinstance(answer, Group | Listing):
             gold = gold.items[0]
         gold, answer = answer, gold
+    return gold, answer
+
+
+def same_function_name(gold: Value, answer: Value) -> tuple[Value, Value]:
+    """One function alone is the same under another name: ``f(x) = x + 1`` and ``G(x) = x + 1``."""
+    if isinstance(gold, Relation) and isinstance(answer, Relation):
+        a, b = _FUNCTION.fullmatch(gold.left), _FUNCTION.fullmatch(answer.left)
+        if a and b and gold.operator == answer.operator and a.group(1) == b.group(1):
+            answer = replace(answer, left=gold.left)
     return gold, answer
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from apprentice.verify.align import NAME, align, rows_of
+from apprentice.verify.align import NAME, align, rows_of, same_function_name
 from apprentice.verify.clean import brackets_match, clean
 from apprentice.verify.evaluate import DECIMAL_TOLERANCE, equal_values
 from apprentice.verify.expression import ParseError, parse_expression, symbols_of
@@ -106,7 +106,7 @@ def compare(gold: str, answer: str, fallback: Fallback | None = None) -> Compari
     comparer = _Comparer(fallback)
     equal: bool | None = False
     for thousands in _readings(gold_text, answer_text):
-        equal = comparer.values(read(gold, thousands), read(answer, thousands))
+        equal = comparer.values(*same_function_name(read(gold, thousands), read(answer, thousands)))
         if equal:
             break
     if equal:

@@ -213,10 +213,10 @@ def test_hub_rows_come_from_the_named_configuration_and_split(
 
     monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_a, **_k: files)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    for source in ("openai/gsm8k", "openai/gsm8k:socratic"):
+    for source in ("someone/words", "someone/words:socratic"):
         assert load_problems(ProblemSetConfig(name="x", source=source, split="test"))[0].answer == "1"
     assert asked == ["main/test/0000.parquet", "socratic/test/0000.parquet"]
     with pytest.raises(DataError, match=r"one of \['test', 'train'\]"):
-        load_problems(ProblemSetConfig(name="x", source="openai/gsm8k"))
+        load_problems(ProblemSetConfig(name="x", source="someone/words"))
     with pytest.raises(DataError, match="no configuration 'other'"):
-        load_problems(ProblemSetConfig(name="x", source="openai/gsm8k:other", split="test"))
+        load_problems(ProblemSetConfig(name="x", source="someone/words:other", split="test"))

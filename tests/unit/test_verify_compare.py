@@ -173,6 +173,7 @@ SAME: dict[str, list[tuple[str, str]]] = {
     "families of functions": [
         ("A(x)=1-x, A(x)=1+2x", "A(x)=1+2x, A(x)=1-x"),
         ("$f(n)=n$, $g(n)=1$", "f(n)=n and g(n)=1"),
+        ("f(x)=x+1", "G(x) = 1+x"),
         (
             "$P(x)=(cx+c^{2})/(1+c), Q(x)=cx+c^{2}$, where $c\\ne -1$",
             r"P(x)=\frac{cx+c^2}{c+1}, Q(x)=c^2+cx",

@@ -1,0 +1,93 @@
+"""Known problem sets: where they lie, how their rows look, how many there must be, under which licence.
+
+None of them is part of this repository or of the package; they are read from the hub or from a local copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from apprentice.data.formats import RowAdapter, chat_row, gpqa_row, gsm8k_row, solution_row
+from apprentice.data.text import question_key
+from apprentice.errors import DataError
+
+__all__ = ["BENCHMARKS", "Benchmark", "corrected_answer", "find_benchmark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One set. ``rows``: split -> expected number of rows, checked after loading from the hub."""
+
+    source: str
+    licence: str
+    split: str | None = None
+    config: str = ""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    adapter: RowAdapter | None = None
+    by_hand: str = ""
+
+    def check_rows(self, split: str | None, count: int) -> None:
+        """Refuse a set of another size: its scores would not be comparable.
+
+        Raises:
+            DataError: the number of rows is not the known one.
+        """
+        expected = self.rows.get(split or "")
+        if expected is not None and count != expected:
+            raise DataError(
+                f"{self.source} ({split}): {count} rows instead of {expected}: the set has changed. "
+                "Download the version you want and give its file as source"
+            )
+
+
+_MAA, _BY_NC_SA = "MAA", "CC BY-NC-SA 4.0"
+
+BENCHMARKS: dict[str, Benchmark] = {
+    item.source.lower(): item
+    for item in (
+        Benchmark("openai/gsm8k", "MIT", "test", "main", {"train": 7473, "test": 1319}, adapter=gsm8k_row),
+        Benchmark("HuggingFaceH4/MATH-500", "MIT", "test", rows={"test": 500}),
+        Benchmark("math-ai/aime24", _MAA, "test", rows={"test": 30}, adapter=solution_row),
+        Benchmark("math-ai/aime25", _MAA, "test", rows={"test": 30}),
+        Benchmark("math-ai/aime26", _MAA, "test", rows={"test": 30}),
+        Benchmark("math-ai/amc23", _MAA, "test", rows={"test": 40}),
+        Benchmark("MathArena/aime_2025", _BY_NC_SA, "train", rows={"train": 30}),
+        Benchmark("MathArena/aime_2026", _BY_NC_SA, "train", rows={"train": 30}),
+        Benchmark("MathArena/hmmt_feb_2025", _BY_NC_SA, "train", rows={"train": 30}),
+        Benchmark("MathArena/apex_2025", _BY_NC_SA, "train", rows={"train": 12}),
+        Benchmark("ByteDance-Seed/BeyondAIME", "CC0", "test", rows={"test": 100}),
+        Benchmark("OpenEvals/IMO-AnswerBench", "CC BY 4.0"),
+        Benchmark(
+            "Idavidrein/gpqa", "CC BY 4.0, gated", "train", "gpqa_diamond", {"train": 198}, adapter=gpqa_row
+        ),
+        Benchmark("BytedTsinghua-SIA/DAPO-Math-17k", "Apache-2.0", "train", adapter=chat_row),
+        Benchmark(
+            "GAIR-NLP/ToRL",
+            "see its repository",
+            adapter=chat_row,
+            by_hand="it is not on the hub: download data/torl_data/train.parquet from its repository",
+        ),
+    )
+}
+"""Lower-case hub id -> what is known of the set."""
+
+
+def find_benchmark(source: str) -> Benchmark | None:
+    """The known set behind a hub id (with or without ``:config``)."""
+    return BENCHMARKS.get(source.partition(":")[0].lower())
+
+
+# Golds that are wrong in circulating copies: beginning of the question -> (wrong, right).
+_CORRECTIONS: dict[str, tuple[str, str]] = {
+    question_key("Define $f(x)=|| x|-\\tfrac{1}{2}|$ and $g(x)=|| x|-\\tfrac{1}{4}|$."): ("384", "385"),
+}
+
+
+def corrected_answer(question: str, answer: str) -> str:
+    """The gold, or the right one for the few that are known to be wrong (AIME 2024 I, problem 12)."""
+    squeezed = question_key(question).replace(" ", "")
+    for start, (wrong, right) in _CORRECTIONS.items():
+        if answer.strip() == wrong and squeezed.startswith(start.replace(" ", "")):
+            return right
+    return answer
