@@ -30,9 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import ValidationError
-
+from apprentice.config.load import dump_yaml, load_config
 from apprentice.config.schema import Config
 from apprentice.errors import ConfigError, DataError
 from apprentice.provenance import Redactor, collect_provenance
@@ -111,7 +109,7 @@ class RunFolder:
         run = cls(target, config, _lock_folder(target))
         for name in ("events", "checkpoints", "trajectories", "results"):
             (target / name).mkdir(exist_ok=True)
-        text = yaml.safe_dump(run._redact(config.model_dump(mode="json")), sort_keys=False)
+        text = dump_yaml(run._redact(config.model_dump(mode="json")))
         _write_text_atomic(target / "config.yaml", text)
         run.write_json("provenance.json", collect_provenance(config, command))
         return run
@@ -127,10 +125,7 @@ class RunFolder:
         file = path / "config.yaml"
         if not file.is_file():
             raise ConfigError(f"{path} is not a run folder: it has no config.yaml")
-        try:
-            config = Config.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-        except (yaml.YAMLError, ValidationError) as error:
-            raise ConfigError(f"{file} cannot be read as a configuration: {error}") from error
+        config = load_config(file)
         return cls(path, config, _lock_folder(path) if resume else None)
 
     def close(self) -> None:

@@ -47,8 +47,8 @@ def cluster(config: Config, address: str | None) -> Iterator[None]:
 
 
 def _start_local() -> None:
-    # One machine: every socket on the loopback interface, no dashboard, no address file left behind.
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    # One machine: no dashboard, and every socket on the loopback interface (driver/cli.py sees to that, since
+    # Ray reads it when it is imported).
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(
         address="local",

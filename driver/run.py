@@ -169,7 +169,8 @@ def _running(
         Watchdog(config.deadlines.stall_s, folder.path / "watchdog.log") as watchdog,
         MetricsLogger(folder, config.tracking) as logger,
         MemorySampler() as memory,
-        cluster(config, address),
+        # Without a learner the cluster need not hold one.
+        cluster(config if learner else config.model_copy(update={"stages": ("evaluate",)}), address),
     ):
         began = time.monotonic()
         everything = [*sets.train, *(p for problems in sets.test.values() for p in problems)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from apprentice.config.keys import nearest_key
 from apprentice.config.schema import Config
 from apprentice.errors import ConfigError
 
-__all__ = ["load_config", "parse_override", "to_yaml"]
+__all__ = ["dump_yaml", "load_config", "parse_override", "to_yaml"]
 
 Location = tuple[str | int, ...]
 
@@ -60,7 +60,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def to_yaml(config: Config) -> str:
     """The whole configuration as YAML that :func:`load_config` reads back to an equal one."""
-    data = config.model_dump(mode="json")
+    return dump_yaml(config.model_dump(mode="json"))
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """Plain data as YAML that reads back equal under the rules of :func:`load_config`."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
 

@@ -79,7 +79,7 @@ class WorkedBackend(Strict):
     )
     think_strength: Probability = Field(
         1.0,
-        description="Of the problems it gets right with a program, the share it gets right by thinking alone.",
+        description="Of the problems it gets right with a program, the share it gets right by thinking.",
     )
     latency_s: Annotated[float, Field(ge=0)] = 0.0
     failure_rate: Probability = Field(0.0, description="Share of calls that fail as infrastructure (tests).")

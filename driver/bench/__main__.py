@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default="runs/bench.json", help="file to write (default: %(default)s)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray reads it when it is imported
     unknown = [name for name in arguments.names if name not in _BENCHES]
     if unknown:
         parser.error(f"there is no measurement {unknown[0]!r}; there are {', '.join(_BENCHES)}")
