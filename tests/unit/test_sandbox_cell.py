@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -119,7 +120,7 @@ ENDED = [
     ("x = ", "syntax_error", "SyntaxError"),
     ("def f():\nreturn", "syntax_error", "IndentationError"),
     ("print 1", "syntax_error", "SyntaxError"),
-    ("x = '\0'", "syntax_error", "null bytes"),
+    ("x = '\0'", "syntax_error", "SyntaxError" if sys.version_info >= (3, 11, 4) else "ValueError"),
     ("x = '\ud800'", "syntax_error", "UnicodeEncodeError"),
     ("%time 1", "syntax_error", "SyntaxError"),
     ("import sys\nsys.exit()", "exit", "0"),
