@@ -18,6 +18,7 @@ from apprentice.learning.batch import TrainingBatch
 if TYPE_CHECKING:
     from actors.deepspeed_engine import DeepSpeedEngine
     from actors.weight_transfer import WeightManifest
+    from actors.weight_transfer_push import PushPublisher
     from apprentice.learning.stats import PolicyStats, SftStats
     from apprentice.learning.updates import PolicyObjective, SftObjective
 
@@ -73,6 +74,7 @@ class Learner:
         self._lock = threading.Lock()
         self._engine: DeepSpeedEngine | None = None
         self._rank = 0
+        self._push: PushPublisher | None = None
         self._source = spec.model
 
     def node_address(self) -> tuple[str, int]:
@@ -112,16 +114,47 @@ class Learner:
         with self._lock:
             return sft_update(self._up(), batch, objective, self.spec.learner.micro_batch_tokens)
 
+    def connect_engines(
+        self,
+        workers: dict[str, Any],
+        transport: str,
+        *,
+        ranks_per_worker: int,
+        bucket_mib: int,
+        timeout_s: float,
+    ) -> None:
+        """Push weights to these engines from now on (``nccl``, ``ipc``). All ranks call it, after setup.
+
+        The rendezvous takes place at the first :meth:`publish_weights`. Has not run on a GPU yet.
+        """
+        from actors.weight_transfer_push import PushPublisher
+
+        with self._lock:
+            self._push = PushPublisher(
+                transport,
+                workers,
+                rank=self._rank,
+                ranks_per_worker=ranks_per_worker,
+                bucket_bytes=bucket_mib * 2**20,
+                timeout_s=timeout_s,
+            )
+
     def publish_weights(
         self, version: int, *, bucket_mib: int = 512, dtype: str | None = None
     ) -> WeightManifest | None:
-        """Put the weights into the object store; the manifest on rank 0, else None. All ranks call it."""
+        """Give the weights away; the manifest on rank 0, else None. All ranks call it.
+
+        They go into the object store, or straight to the engines after :meth:`connect_engines`.
+        """
         import torch
 
         from actors.weight_transfer import publish
 
         with self._lock:
             weights = self.iter_weights()
+            if self._push is not None:
+                manifest = self._push.publish(weights, version)
+                return manifest if self._rank == 0 else None
             if self._rank != 0:
                 for _ in weights:
                     pass

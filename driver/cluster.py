@@ -46,7 +46,14 @@ def cluster(config: Config, address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
+def _quiet() -> None:
+    """Ray's and Serve's notes on their own start-up say nothing of the run."""
+    for name in ("ray", "ray.serve", "ray._private.authentication.authentication_token_setup"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def _start_local() -> None:
+    _quiet()
     # One machine: no dashboard, and every socket on the loopback interface (driver/cli.py sees to that, since
     # Ray reads it when it is imported).
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

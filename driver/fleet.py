@@ -100,8 +100,14 @@ class Fleet:
 
     def sync_weights(self) -> SyncReport:
         """Give every engine the learners' weights under the next policy version."""
+        dtype = self.config.rollout.dtype
         report = sync_weights(
-            self.learners, self.workers, self.version + 1, self.config.weight_sync.timeout_s
+            self.learners,
+            self.workers,
+            self.version + 1,
+            self.config.weight_sync.timeout_s,
+            bucket_mib=self.config.weight_sync.bucket_mib,
+            dtype=None if dtype == "auto" else dtype,
         )
         self.version += 1
         self.beat(f"weight sync to version {self.version}")

@@ -88,6 +88,8 @@ def _start(
     fleet.workers = _spawn_workers(config, model, fleet)
     waiting |= {name: worker.start.remote() for name, worker in fleet.workers.items()}
     gather(waiting, timeout_s=deadline, what="start the actors")
+    if fleet.learners and _transport(config) != "object_store":
+        _connect(fleet, config)
     fleet.beat("all actors are up")
 
 
@@ -158,6 +160,21 @@ def _spawn_workers(config: Config, model: str, fleet: Fleet) -> dict[str, Any]:
         )
         for name in (f"rollout-{i}" for i in range(config.rollout.workers))
     }
+
+
+def _connect(fleet: Fleet, config: Config) -> None:
+    """Push transports: every learner rank learns of the engines."""
+    refs = {
+        name: learner.connect_engines.remote(
+            fleet.workers,
+            _transport(config),
+            ranks_per_worker=config.rollout.tensor_parallel_size,
+            bucket_mib=config.weight_sync.bucket_mib,
+            timeout_s=config.weight_sync.timeout_s,
+        )
+        for name, learner in fleet.learners.items()
+    }
+    gather(refs, timeout_s=config.deadlines.start_s, what="connect learners and engines")
 
 
 def _transport(config: Config) -> str:
