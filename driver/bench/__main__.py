@@ -9,12 +9,13 @@ does not measure (``python -m driver.bench learner``) are kept from the file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,26 @@ def _learner() -> Rows:
 def _rollout() -> Rows:
     from driver.bench.rollout import measure_rollout
 
-    return measure_rollout()
+    with _private_ray():
+        return measure_rollout()
 
 
 def _weight_sync() -> Rows:
     from driver.bench.weight_sync import measure_weight_sync
 
-    return measure_weight_sync()
+    with _private_ray():
+        return measure_weight_sync()
+
+
+@contextlib.contextmanager
+def _private_ray() -> Iterator[None]:
+    import ray
+
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 _BENCHES: dict[str, Callable[[], Rows]] = {
