@@ -142,7 +142,7 @@ class IdenticalSamples:
 
 
 def identical_samples(texts: Sequence[Sequence[str]]) -> IdenticalSamples:
-    """Problems (by index) whose samples are all one text, and the number of samples that repeat another."""
+    """Problems (by index) whose samples are all the same text; the number of samples that repeat another."""
     alike = tuple(i for i, samples in enumerate(texts) if len(samples) > 1 and len(set(samples)) == 1)
     return IdenticalSamples(alike, sum(len(samples) - len(set(samples)) for samples in texts))
 

@@ -1,7 +1,7 @@
 """Equality of two expression trees by value: exact where both are rational, else at 50 digits.
 
 Expressions with free symbols are compared at several points. Two different expressions agree at all of them
-only if they differ by less than 1e-30 of their size there, or by construction against this very test.
+only if they differ by less than 1e-40 of their size there, or by construction against this very test.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DECIMAL_TOLERANCE: Final = Fraction(5, 10**6)
 """Relative error allowed between a decimal and an exact value: 0.333333 is 1/3, 0.333 is not."""
 
 _DIGITS: Final = 50
-_AGREE: Final = 30  # digits to agree in, of the larger side
+_AGREE: Final = 40  # digits to agree in, of the larger side
 _MAX_BITS: Final = 50_000  # of an exact power or factorial; beyond it floating point
 _MAX_EXPONENT: Final = 10**12
 _POINTS: Final = 5

@@ -226,7 +226,8 @@ DIFFERENT: dict[str, list[tuple[str, str]]] = {
         ("(1,2)", "2, 1"),
         (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 2 & 1 \end{pmatrix}"),
     ],
-    "multisets": [("1, 1, 2", "1, 2"), ("1, 2", "1, 2, 3"), ("1,2", "12")],
+    "nearly equal": [(r"\sqrt{2}", r"\frac{14142136}{10^7}"), (r"e^{\pi\sqrt{163}}", "262537412640768744")],
+    "multisets": [("1, 2, 2", "1, 1, 2"), ("1, 1, 2", "1, 2"), ("1, 2", "1, 2, 3"), ("1,2", "12")],
     "intervals": [
         ("[1,2)", "(1,2)"),
         ("[1,2]", "[1,2)"),
