@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
@@ -100,8 +101,11 @@ def _entries(
     family: str, options: Mapping[str, object], wanted: int, seed: int
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Entries of the dataset, several times as many as are wanted."""
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
+    with warnings.catch_warnings():
+        # A dependency of it compares with `is`; Python says so when it compiles that file for the first time.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
 
     if family not in DATASETS:
         import difflib
