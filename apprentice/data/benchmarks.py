@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from apprentice.data.formats import RowAdapter, chat_row, gpqa_row, gsm8k_row, solution_row
+from apprentice.data.code import guru_code_row, humaneval_row, livecodebench_row, mbpp_row
+from apprentice.data.formats import RowAdapter, chat_row, gpqa_row, gsm8k_row, processed_row, solution_row
 from apprentice.data.text import question_key
 from apprentice.errors import DataError
 
@@ -17,7 +18,12 @@ __all__ = ["BENCHMARKS", "Benchmark", "corrected_answer", "find_benchmark"]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One set. ``rows``: split -> expected number of rows, checked after loading from the hub."""
+    """One set.
+
+    ``rows``: split -> expected number of rows, checked after loading from the hub. ``files``: for sets that
+    the hub does not convert, release -> files to download; then ``config`` is the usual release, and the keys
+    of ``rows`` are releases. ``kind``: ``math`` (a gold answer), ``choice`` (a letter) or ``code`` (tests).
+    """
 
     source: str
     licence: str
@@ -26,6 +32,8 @@ class Benchmark:
     rows: Mapping[str, int] = field(default_factory=dict)
     adapter: RowAdapter | None = None
     by_hand: str = ""
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kind: str = "math"
 
     def check_rows(self, split: str | None, count: int) -> None:
         """Refuse a set of another size: its scores would not be comparable.
@@ -42,6 +50,11 @@ class Benchmark:
 
 
 _MAA, _BY_NC_SA = "MAA", "CC BY-NC-SA 4.0"
+_GURU_CODE = tuple(
+    f"train/codegen__{part}.parquet" for part in ("leetcode2k_1.3k", "primeintellect_7.5k", "taco_8.8k")
+)
+"""``codegen__livecodebench_440`` is left out, as in the paper."""
+_LCB_FILES = ("test.jsonl", *(f"test{i}.jsonl" for i in range(2, 7)))
 
 BENCHMARKS: dict[str, Benchmark] = {
     item.source.lower(): item
@@ -57,9 +70,15 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark("MathArena/hmmt_feb_2025", _BY_NC_SA, "train", rows={"train": 30}),
         Benchmark("MathArena/apex_2025", _BY_NC_SA, "train", rows={"train": 12}),
         Benchmark("ByteDance-Seed/BeyondAIME", "CC0", "test", rows={"test": 100}),
-        Benchmark("OpenEvals/IMO-AnswerBench", "CC BY 4.0"),
+        Benchmark("OpenEvals/IMO-AnswerBench", "CC BY 4.0", rows={"": 400}),
         Benchmark(
-            "Idavidrein/gpqa", "CC BY 4.0, gated", "train", "gpqa_diamond", {"train": 198}, adapter=gpqa_row
+            "Idavidrein/gpqa",
+            "CC BY 4.0, gated",
+            "train",
+            "gpqa_diamond",
+            {"train": 198},
+            adapter=gpqa_row,
+            kind="choice",
         ),
         Benchmark("BytedTsinghua-SIA/DAPO-Math-17k", "Apache-2.0", "train", adapter=chat_row),
         Benchmark(
@@ -67,6 +86,47 @@ BENCHMARKS: dict[str, Benchmark] = {
             "see its repository",
             adapter=chat_row,
             by_hand="it is not on the hub: download data/torl_data/train.parquet from its repository",
+        ),
+        Benchmark(
+            "open-r1/DAPO-Math-17k-Processed",
+            "Apache-2.0 (of DAPO-Math-17k)",
+            "train",
+            "en",
+            {"train": 14116},
+            adapter=processed_row,
+        ),
+        Benchmark("champ", "MIT", rows={"": 270}),
+        Benchmark(
+            "LLM360/guru-RL-92k",
+            "see its card; parts have licences of their own",
+            config="code",
+            adapter=guru_code_row,
+            files={"code": _GURU_CODE},
+            kind="code",
+        ),
+        Benchmark(
+            "livecodebench/code_generation_lite",
+            "see its card (evaluation code: MIT)",
+            config="v6",
+            rows={"v6": 175, "release_v6": 1055},
+            adapter=livecodebench_row,
+            files={"v6": ("test6.jsonl",), "release_v6": _LCB_FILES},
+            kind="code",
+        ),
+        Benchmark(
+            "openai/openai_humaneval", "MIT", "test", rows={"test": 164}, adapter=humaneval_row, kind="code"
+        ),
+        Benchmark(
+            "google-research-datasets/mbpp",
+            "CC BY 4.0",
+            "test",
+            "full",
+            {"train": 374, "test": 500, "validation": 90, "prompt": 10},
+            adapter=mbpp_row,
+            kind="code",
+        ),
+        Benchmark(
+            "evalplus/mbppplus", "Apache-2.0", "test", rows={"test": 378}, adapter=mbpp_row, kind="code"
         ),
     )
 }

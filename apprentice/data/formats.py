@@ -11,7 +11,7 @@ from typing import Any
 from apprentice.errors import DataError
 from apprentice.verify.extract import last_boxed
 
-__all__ = ["RowAdapter", "chat_row", "gpqa_row", "gsm8k_row", "solution_row"]
+__all__ = ["RowAdapter", "chat_row", "gpqa_row", "gsm8k_row", "processed_row", "solution_row"]
 
 RowAdapter = Callable[[Mapping[str, Any], int], dict[str, Any]]
 """(row, seed of the set) -> row with our columns."""
@@ -74,6 +74,17 @@ def solution_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     if box is None:
         raise DataError(f"no boxed answer in the solution {str(row['solution'])[:60]!r}")
     return {"problem_id": row.get("id"), "question": row["problem"], "answer": box[0]}
+
+
+def processed_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+    """The cleaned copy of DAPO-Math-17k: ``prompt`` is the bare problem, the gold stands in ``solution``."""
+    reward, extra = row.get("reward_model") or {}, row.get("extra_info") or {}
+    return {
+        "problem_id": extra.get("index"),
+        "question": row["prompt"],
+        "answer": reward.get("ground_truth", row.get("solution")),
+        "source": row.get("data_source"),
+    }
 
 
 def gpqa_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from apprentice.errors import DataError
 
-__all__ = ["fetch_rows"]
+__all__ = ["fetch_files", "fetch_rows"]
 
 _CONVERTED = "refs/convert/parquet"  # the hub's own Parquet copy: <config>/<split>/<number>.parquet
 
@@ -23,16 +24,36 @@ def fetch_rows(repo: str, split: str | None = None) -> list[dict[str, Any]]:
     Raises:
         DataError: offline, no such set, or the configuration or split has to be named.
     """
+    name, _, config = repo.partition(":")
+    with _hub(repo) as hub:
+        listed = hub.HfApi().list_repo_files(name, repo_type="dataset", revision=_CONVERTED)
+        files = _choose([f for f in listed if f.endswith(".parquet")], repo, config, split)
+        paths = [Path(hub.hf_hub_download(name, f, repo_type="dataset", revision=_CONVERTED)) for f in files]
+    import pyarrow.parquet as pq
+
+    return [row for path in paths for row in pq.read_table(path).to_pylist()]
+
+
+def fetch_files(repo: str, files: Sequence[str]) -> list[Path]:
+    """Download files of a data set as they are, for sets of which the hub keeps no Parquet copy.
+
+    Raises:
+        DataError: offline, or there is no such set or file.
+    """
+    with _hub(repo) as hub:
+        return [Path(hub.hf_hub_download(repo, file, repo_type="dataset")) for file in files]
+
+
+@contextlib.contextmanager
+def _hub(repo: str) -> Iterator[Any]:
+    """The client of the hub; its errors become ours, with the remedy."""
     try:
-        from huggingface_hub import HfApi, hf_hub_download
+        import huggingface_hub as hub
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     except ImportError as error:
         raise DataError(f"{repo}: reading from the hub needs the package huggingface_hub") from error
-    name, _, config = repo.partition(":")
     try:
-        listed = HfApi().list_repo_files(name, repo_type="dataset", revision=_CONVERTED)
-        files = _choose([f for f in listed if f.endswith(".parquet")], repo, config, split)
-        paths = [Path(hf_hub_download(name, f, repo_type="dataset", revision=_CONVERTED)) for f in files]
+        yield hub
     except OfflineModeIsEnabled as error:
         raise DataError(
             f"{repo}: the hub is switched off (HF_HUB_OFFLINE); give a local file as source"
@@ -43,12 +64,11 @@ def fetch_rows(repo: str, split: str | None = None) -> list[dict[str, Any]]:
             "and HF_TOKEN set"
         ) from error
     except (OSError, ValueError) as error:  # no network, bad id
+        if isinstance(error, DataError):
+            raise
         raise DataError(
             f"{repo}: cannot reach the hub ({error}); give a local .jsonl or .parquet file"
         ) from error
-    import pyarrow.parquet as pq
-
-    return [row for path in paths for row in pq.read_table(path).to_pylist()]
 
 
 def _choose(files: Sequence[str], repo: str, config: str, split: str | None) -> list[str]:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from apprentice.config.schema import DataConfig, ProblemSetConfig
-from apprentice.data.benchmarks import corrected_answer, find_benchmark
+from apprentice.data.benchmarks import corrected_answer
 from apprentice.data.contamination import find_contamination
-from apprentice.data.formats import chat_row
 from apprentice.data.problem import Problem, WorkedSolution
 from apprentice.data.procedural import generate
+from apprentice.data.sources import read_rows
 from apprentice.data.text import question_key
 from apprentice.errors import ConfigError, DataError
 
-__all__ = ["LoadReport", "ProblemSets", "load_data", "load_problems", "problems_from_rows"]
+__all__ = ["LoadReport", "ProblemSets", "load_data", "load_problems", "load_reported", "problems_from_rows"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +30,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "split": ("split",),
     "derivation": ("derivation",),
     "program": ("program",),
+    "code_tests": ("code_tests",),
 }
 """Our field -> columns it is looked for in, in this order, unless ``fields`` names one."""
 
@@ -91,6 +89,12 @@ def load_data(config: DataConfig) -> ProblemSets:
         test[item.name] = load_problems(item)
     held_out = {question_key(p.question) for problems in test.values() for p in problems}
     train = load_problems(config.train, exclude=held_out)
+    for name, problems in (*test.items(), (config.train.name, train)):
+        if any("code_tests" in problem.metadata for problem in problems):
+            raise DataError(
+                f"{name} holds programming problems: they are judged by tests, and no judge of programs is "
+                "connected yet, so that every answer would count as wrong. Use sets with gold answers"
+            )
     if config.train.source != "reasoning_gym":  # generated problems share their wording by design
         _report_near_copies(train, test)
     return ProblemSets(train=train, test=test)
@@ -117,21 +121,20 @@ def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> 
         ConfigError: an unknown family, option or field name.
         DataError: the source cannot be read, or holds fewer problems than ``size``.
     """
+    return load_reported(config, exclude)[0]
+
+
+def load_reported(
+    config: ProblemSetConfig, exclude: Set[str] = frozenset()
+) -> tuple[list[Problem], LoadReport]:
+    """:func:`load_problems`, and what became of the rows. ``kept`` counts before ``size`` takes a sample."""
     if config.source == "reasoning_gym":
         size = config.size or _DEFAULT_PROCEDURAL_SIZE
-        return generate(config.name, config.families, size, config.seed, config.split or "", exclude)
+        made = generate(config.name, config.families, size, config.seed, config.split or "", exclude)
+        return made, LoadReport(rows=len(made), kept=len(made))
     if config.families:
         raise ConfigError(f"{config.name}: families belong to source reasoning_gym, not {config.source!r}")
-    path = Path(config.source).expanduser()
-    if path.suffix in (".jsonl", ".parquet", ".csv"):
-        rows: Sequence[Mapping[str, Any]] = _read_file(path)
-        source = path.stem
-    elif path.exists() or path.is_absolute() or config.source.startswith("."):
-        raise DataError(f"{config.name}: {config.source} is not a .jsonl, .parquet or .csv file")
-    else:
-        rows, source = _from_hub(config), config.source
-    if rows and isinstance(rows[0].get("prompt"), list):
-        rows = [chat_row(row) for row in rows]
+    rows, source = read_rows(config)
     problems, report = problems_from_rows(rows, config, source, exclude)
     _log.info("%s: %s", config.name, report)
     if not problems:
@@ -141,23 +144,7 @@ def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> 
             raise DataError(f"{config.name}: size {config.size} asked for, but there are {report}")
         chosen = sorted(random.Random(config.seed).sample(range(len(problems)), config.size))
         problems = [problems[i] for i in chosen]
-    return problems
-
-
-def _from_hub(config: ProblemSetConfig) -> list[Mapping[str, Any]]:
-    """Rows of a hub set; for a known one with its split, row count and adapter."""
-    from apprentice.data.hub import fetch_rows
-
-    known = find_benchmark(config.source)
-    if known is None:
-        return list(fetch_rows(config.source, config.split))
-    if known.by_hand:
-        raise DataError(f"{config.name}: {known.source}: {known.by_hand} and give that file as source")
-    split = config.split or known.split
-    source = config.source if ":" in config.source or not known.config else f"{config.source}:{known.config}"
-    rows: list[Mapping[str, Any]] = list(fetch_rows(source, split))
-    known.check_rows(split, len(rows))
-    return [known.adapter(row, config.seed) for row in rows] if known.adapter else rows
+    return problems, report
 
 
 def problems_from_rows(
@@ -179,7 +166,7 @@ def problems_from_rows(
         counts["rows"] += 1
         problem = _problem(row, columns, config.name, source, index)
         key = question_key(problem.question)
-        if not problem.answer.strip():
+        if not problem.answer.strip() and "code_tests" not in problem.metadata:
             counts["empty_answers"] += 1
         elif key in exclude:
             counts["excluded"] += 1
@@ -246,6 +233,7 @@ def _problem(
         source=text("source") or source,
         split=text("split"),
         worked=worked,
+        metadata={"code_tests": text("code_tests")} if text("code_tests") else {},
     )
 
 
@@ -255,33 +243,3 @@ def _check_ids(problems: Iterable[Problem], name: str) -> None:
         if problem.problem_id in seen:
             raise DataError(f"{name}: the id {problem.problem_id!r} stands on two different problems")
         seen.add(problem.problem_id)
-
-
-def _read_file(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise DataError(f"no problem set at {path}")
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path} is not a Parquet file: {error}") from error
-        return rows
-    rows = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
-            rows.append(row)
-    return rows
