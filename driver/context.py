@@ -37,6 +37,13 @@ class Run:
     stream: ProblemStream
     memory: MemorySampler
     seconds: dict[str, float] = field(default_factory=dict)
+    earlier_peak_bytes: int = 0
+    """Peak memory of the processes that this one resumes."""
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """Peak memory of the run so far, over all its processes in turn."""
+        return max(self.memory.peak_bytes, self.earlier_peak_bytes)
 
     def progress(self, total: int, label: str, unit: str, initial: int = 0) -> Progress:
         """A progress bar, on or off as the recipe says."""
@@ -50,6 +57,6 @@ class Run:
     def checkpoint(self, stage: str, step: int) -> str:
         """Write a checkpoint of the learners' weights; the folder."""
         path = self.folder.checkpoint_path(stage, step)
-        self.fleet.save(str(path))
+        self.fleet.save(str(path.absolute()))  # a learner's working directory may be another
         self.folder.mark_complete(stage, step, version=self.fleet.version, position=self.stream.position)
         return str(path)

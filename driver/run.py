@@ -6,11 +6,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from apprentice.config.schema import Config, OptimizerConfig
 from apprentice.data.load import load_data
 from apprentice.data.order import ProblemStream
-from apprentice.errors import ConfigError
+from apprentice.errors import ConfigError, DataError
 from apprentice.metrics.logger import MetricsLogger
 from apprentice.metrics.memory import MemorySampler
 from apprentice.models import resolve_model
@@ -29,7 +30,7 @@ from driver.stage2 import run_stage2
 from driver.warmup import run_warmup
 from driver.watchdog import Watchdog
 
-__all__ = ["collect", "evaluate", "train", "units"]
+__all__ = ["collect", "evaluate", "last_checkpoint", "train", "units"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +65,10 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
     if not todo:
         print(f"{folder.path}: nothing is left to do; all of {', '.join(units(config))} is finished")
         return 0
-    checkpoint = _last_checkpoint(folder)
+    checkpoint = last_checkpoint(folder, completed)
     with _running(config, folder, address, checkpoint, learner=_needs_learner(todo)) as run:
         run.seconds = {**state.get("seconds", {}), "start": run.seconds["start"]}
+        run.earlier_peak_bytes = int(state.get("peak_memory_bytes", 0))
         for unit in todo:
             _log.info("%s begins", unit)
             began = time.monotonic()
@@ -74,7 +76,12 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
             run.seconds[unit] = time.monotonic() - began
             completed.append(unit)
             folder.write_state(
-                unit, 0, completed=completed, seconds=run.seconds, position=run.stream.position
+                unit,
+                0,
+                completed=completed,
+                seconds=run.seconds,
+                position=run.stream.position,
+                peak_memory_bytes=run.peak_memory_bytes,
             )
     _finish(folder, run)
     return 0
@@ -93,10 +100,16 @@ def evaluate(
     if unknown:
         known = [unit.split("/")[1] for unit in _UNITS if unit.startswith("evaluate/")]
         raise ConfigError(f"evaluation mode {unknown[0]!r} does not exist; modes are {', '.join(known)}")
-    if checkpoint is not None:
-        controller = config.controller.model_copy(update={"model": checkpoint, "revision": None})
-        config = config.model_copy(update={"controller": controller})
-    folder = RunFolder.create(config.model_copy(update={"name": f"{config.name}-evaluate"}))
+    if not config.data.test:
+        raise ConfigError("there is nothing to evaluate on: the recipe has no test problems (data.test)")
+    config = _with_weights(config, checkpoint).model_copy(
+        update={
+            "name": f"{config.name}-evaluate",
+            "stages": ("evaluate",),
+            "evaluation": config.evaluation.model_copy(update={"modes": chosen}),
+        }
+    )
+    folder = RunFolder.create(config)
     with _running(config, folder, address, None, learner=False) as run:
         for mode in chosen:
             began = time.monotonic()
@@ -107,15 +120,37 @@ def evaluate(
 
 
 def collect(config: Config, *, checkpoint: str | None = None, address: str | None = None) -> int:
-    """Only Stage II's collection: sample, filter and select verified trajectories for a review."""
-    if checkpoint is not None:
-        controller = config.controller.model_copy(update={"model": checkpoint, "revision": None})
-        config = config.model_copy(update={"controller": controller})
+    """Only Stage II's collection: sample, filter and select verified trajectories for a review.
+
+    The new run's recipe has what is left to do: after the review, ``train --resume`` trains Stage II on these
+    trajectories, from these weights, and scores it.
+    """
+    modes = tuple(mode for mode in config.evaluation.modes if mode == "internalized")
+    config = _with_weights(config, checkpoint).model_copy(
+        update={
+            "name": f"{config.name}-collect",
+            "stages": ("stage2", *(("evaluate",) if "evaluate" in config.stages else ())),
+            "stage2": config.stage2.model_copy(update={"enabled": True}),
+            "evaluation": config.evaluation.model_copy(update={"modes": modes}),
+        }
+    )
     folder = RunFolder.create(config)
     with _running(config, folder, address, None, learner=False) as run:
         collect_trajectories(run)
-    print(f"candidates are in {folder.path}; read them with `apprentice trajectories review {folder.path}`")
+    print(
+        f"candidates are in {folder.path}; read them with `apprentice trajectories review {folder.path}`, "
+        f"train on them with `apprentice train --resume {folder.path}`"
+    )
     return 0
+
+
+def _with_weights(config: Config, checkpoint: str | None) -> Config:
+    """The recipe with a checkpoint's weights as its controller."""
+    if checkpoint is None:
+        return config
+    model = str(Path(checkpoint).absolute())
+    controller = config.controller.model_copy(update={"model": model, "revision": None})
+    return config.model_copy(update={"controller": controller})
 
 
 # ---------------------------------------------------------------- units
@@ -141,15 +176,35 @@ def _needs_learner(todo: Sequence[str]) -> bool:
     return any(not unit.startswith("evaluate/") for unit in todo)
 
 
+def _without_training(config: Config) -> Config:
+    return config if config.stages == ("evaluate",) else config.model_copy(update={"stages": ()})
+
+
 def _first_optimizer(config: Config) -> OptimizerConfig:
     stage = {"warmup": config.warmup, "stage1": config.stage1, "stage2": config.stage2}
     return next(stage[s].optimizer for s in ("warmup", "stage1", "stage2") if s in config.stages)
 
 
-def _last_checkpoint(folder: RunFolder) -> Checkpoint | None:
+def last_checkpoint(folder: RunFolder, completed: Sequence[str]) -> Checkpoint | None:
+    """The weights that a resumed run goes on from; None: those it began with.
+
+    They are those of the last stage that is completed, or of an unfinished Stage I, which can go on within. A
+    checkpoint of a supervised stage that was not recorded as completed does not count: that stage is done
+    again, and must not start from its own end.
+
+    Raises:
+        DataError: the checkpoint of a completed stage is missing or damaged.
+    """
     for stage in ("stage2", "stage1", "warmup"):
-        if (found := folder.latest_complete(stage)) is not None:
-            return found
+        if stage in completed or stage == "stage1":
+            found = folder.latest_complete(stage)
+            if found is None and stage in completed:
+                raise DataError(
+                    f"{folder.path}: {stage} is completed but its checkpoint is missing or damaged; restore "
+                    "it, or start a new run"
+                )
+            if found is not None:
+                return found
     return None
 
 
@@ -163,14 +218,16 @@ def _running(
     """Data, actors, watchdog, logger and memory sampler of a run, up within the block."""
     sets = load_data(config.data)
     source = str(checkpoint.path) if checkpoint else config.controller.model
-    model = str(resolve_model(source, None if checkpoint else config.controller.revision))
+    revision = None if checkpoint else config.controller.revision
+    resolved = resolve_model(source, revision)
+    model = str(resolved.absolute()) if isinstance(resolved, Path) else resolved
     position = int(checkpoint.info.get("position", 0)) if checkpoint else 0
     with (
         Watchdog(config.deadlines.stall_s, folder.path / "watchdog.log") as watchdog,
         MetricsLogger(folder, config.tracking) as logger,
         MemorySampler() as memory,
         # Without a learner the cluster need not hold one.
-        cluster(config if learner else config.model_copy(update={"stages": ("evaluate",)}), address),
+        cluster(config if learner else _without_training(config), address),
     ):
         began = time.monotonic()
         everything = [*sets.train, *(p for problems in sets.test.values() for p in problems)]
@@ -188,7 +245,9 @@ def _running(
             logger=logger,
             watchdog=watchdog,
             fleet=fleet,
-            codec=ChatCodec.from_pretrained(model, template_kwargs=dict(config.controller.template_kwargs)),
+            codec=ChatCodec.from_pretrained(
+                model, revision=revision, template_kwargs=dict(config.controller.template_kwargs)
+            ),
             train=sets.train,
             tests=sets.test,
             stream=ProblemStream(sets.train, config.seed, position),
@@ -208,7 +267,7 @@ def _finish(folder: RunFolder, run: Run) -> None:
         folder,
         items,
         wall_seconds=sum(run.seconds.values()),
-        peak_memory_bytes=run.memory.peak_bytes,
+        peak_memory_bytes=run.peak_memory_bytes,
     )
     folder.write_json("timing.json", {unit: round(seconds, 1) for unit, seconds in run.seconds.items()})
     print(format_table(summary))

@@ -53,7 +53,8 @@ def stage1_step(run: Run, step: int) -> dict[str, float]:
             what=f"stage 1 step {step + 1}: rollouts",
         )
         trajectories = trajectories_from_table(result.table)
-    rewards = [t.reward or 0.0 for t in trajectories]
+    # Every trajectory was scored; one without a reward is a NaN here, which the advantage refuses.
+    rewards = [float("nan") if t.reward is None else t.reward for t in trajectories]
     groups = [t.group_id for t in trajectories]
     with timer("batch"):
         advantages = group_relative_advantages(rewards, groups, config.epsilon_advantage)

@@ -10,7 +10,7 @@ from apprentice.report.build import FUNNEL_FILE
 from apprentice.stage2.convert import convert
 from apprentice.stage2.review import CANDIDATE_STAGE, accept_all, accepted
 from apprentice.stage2.select import select
-from apprentice.trajectory import Trajectory, trajectories_from_table
+from apprentice.trajectory import Trajectory, read_parquet, trajectories_from_table
 from driver.context import Run
 from driver.sft import train_sft
 
@@ -19,6 +19,8 @@ __all__ = ["collect", "run_stage2"]
 _log = logging.getLogger(__name__)
 
 STAGE = "stage2"
+SAMPLED_STAGE = "stage2_sampled"
+"""Folder below ``trajectories/`` that holds all samples, before any filter."""
 _CHUNK = 64  # problems sampled between two writes: what a crash costs at most
 
 
@@ -64,6 +66,11 @@ def collect(run: Run) -> None:
     with run.progress(total, "stage2: collect", "rollout") as bar:
         for start in range(0, len(problems), _CHUNK):
             done = bar.done
+            # The controller is frozen and seeds are fixed: what an interrupted run has sampled still stands.
+            if (file := run.folder.trajectory_path(SAMPLED_STAGE, start)).is_file():
+                sampled.extend(read_parquet(file))
+                bar.update(len(problems[start : start + _CHUNK]) * config.samples_per_problem)
+                continue
             result = run.fleet.sample(
                 problems[start : start + _CHUNK],
                 mode="collaborative",
@@ -74,7 +81,7 @@ def collect(run: Run) -> None:
                 on_progress=lambda n, _, done=done: bar.update(done + n - bar.done),
             )
             chunk = trajectories_from_table(result.table)
-            run.folder.write_trajectories("stage2_sampled", start, chunk)
+            run.folder.write_trajectories(SAMPLED_STAGE, start, chunk)
             run.log(
                 "stage2_collect", start, {**trajectory_metrics(chunk), **counter_metrics(result.counters)}
             )
