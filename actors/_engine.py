@@ -70,6 +70,7 @@ class EngineOptions:
     max_context: int
     transport: str
     seed: int = 0
+    revision: str | None = None
 
 
 def engine_env(config: RolloutConfig, on_gpu: bool, threads: int | None = None) -> dict[str, str]:
@@ -108,6 +109,8 @@ def engine_arguments(options: EngineOptions, on_gpu: bool) -> dict[str, Any]:
     config = options.rollout
     arguments: dict[str, Any] = {
         "model": options.model,
+        "revision": options.revision,
+        "tokenizer_revision": options.revision,
         "dtype": config.dtype,
         "max_model_len": options.max_context,
         "max_num_seqs": config.max_concurrent_episodes,

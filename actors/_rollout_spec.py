@@ -24,6 +24,7 @@ class RolloutWorkerSpec:
         build_episodes: called once in the actor; makes the factory of episodes (loads the tokenizer there).
         max_context: longest sequence of the engine, in tokens.
         transport: ``object_store``, ``nccl`` or ``ipc``.
+        revision: of ``model`` where that is a hub id; None: its default one.
         version: policy version of ``model``; None: the actor serves nothing until its first sync.
     """
 
@@ -38,6 +39,7 @@ class RolloutWorkerSpec:
     transport: str = "object_store"
     version: int | None = None
     seed: int = 0
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ async def load_engine(spec: RolloutWorkerSpec) -> Engine:
     """
     import torch
 
-    options = EngineOptions(spec.name, spec.model, spec.rollout, spec.max_context, spec.transport, spec.seed)
+    options = EngineOptions(
+        spec.name, spec.model, spec.rollout, spec.max_context, spec.transport, spec.seed, spec.revision
+    )
     on_gpu = torch.cuda.is_available()
     if spec.rollout.in_process:
         from actors._engine_in_process import InProcessEngine

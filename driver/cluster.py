@@ -12,7 +12,7 @@ import ray
 
 from apprentice.config.schema import Config
 from apprentice.errors import PlacementError
-from driver.plan import check_fits, placement_plan
+from driver.plan import asked_experts, check_fits, placement_plan
 
 __all__ = ["cluster"]
 
@@ -31,7 +31,8 @@ def cluster(config: Config, address: str | None) -> Iterator[None]:
     Raises:
         PlacementError: the cluster lacks resources that the recipe's actors need; says which.
     """
-    if address is None and "RAY_ADDRESS" not in os.environ:
+    private = address is None and "RAY_ADDRESS" not in os.environ
+    if private:
         _start_local()
     else:
         _join(address)
@@ -42,7 +43,8 @@ def cluster(config: Config, address: str | None) -> Iterator[None]:
         with contextlib.suppress(Exception):  # Serve may have died with the cluster; we leave anyway
             from serve.expert import shutdown_experts
 
-            shutdown_experts()
+            # On a cluster of others, Serve may run what is none of ours.
+            shutdown_experts(None if private else asked_experts(config))
         ray.shutdown()
 
 

@@ -17,7 +17,7 @@ from apprentice.errors import ConfigError, PlacementError
 from driver.model_size import ModelSize, model_size
 from driver.packing import fits
 
-__all__ = ["GIB", "Plan", "PlannedActor", "check_fits", "placement_plan"]
+__all__ = ["GIB", "Plan", "PlannedActor", "asked_experts", "check_fits", "placement_plan"]
 
 GIB = 1024**3
 PROCESS_BYTES = GIB
@@ -114,6 +114,25 @@ class Plan:
         return "\n".join([line(head), rule, *map(line, rows), rule, line(total)])
 
 
+def asked_experts(config: Config) -> tuple[ExpertConfig, ...]:
+    """Experts that a run can ever call, in the order of the recipe; the others are not deployed.
+
+    None without ``stage1.use_experts``, with a budget of no call, or where a run only evaluates modes that
+    call none. Routing to one expert needs that one alone.
+    """
+    protocol = config.protocol
+    only_evaluates = set(config.stages) == {"evaluate"}
+    if (
+        not config.stage1.use_experts
+        or protocol.max_expert_calls == 0
+        or (only_evaluates and "collaborative" not in config.evaluation.modes)
+    ):
+        return ()
+    if protocol.routing in ("learned", "random"):
+        return config.experts
+    return tuple(expert for expert in config.experts if expert.name == protocol.routing)
+
+
 def placement_plan(config: Config) -> Plan:
     """The actors that a recipe starts, each with its resources and an estimate of its memory.
 
@@ -125,7 +144,8 @@ def placement_plan(config: Config) -> Plan:
     if {"warmup", "stage1", "stage2"} & set(config.stages):
         actors.append(_learner(config, size))
     actors.append(_rollout(config, size))
-    actors += [_expert(expert, index) for index, expert in enumerate(config.experts)]
+    asked = asked_experts(config)
+    actors += [_expert(expert, index) for index, expert in enumerate(config.experts) if expert in asked]
     sandbox = config.sandbox
     actors.append(
         PlannedActor(

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ from apprentice.config.schema import Config, OptimizerConfig
 from apprentice.data.problem import Problem
 from apprentice.rollout.types import EpisodeFactory
 from driver.fleet import Fleet
+from driver.plan import asked_experts
 from driver.remote import gather
 from serve.expert import deploy_experts
 
@@ -79,9 +81,14 @@ def _start(
     if optimizer is not None:
         fleet.learners = _spawn_learners(config, model, optimizer)
         waiting |= _set_up_learners(fleet.learners, deadline)
-    if config.experts:
-        fleet.experts = deploy_experts(config.experts, problems, timeout_s=deadline)
-        fleet.beat("experts are up")
+    fleet.experts = deploy_experts(
+        asked_experts(config),
+        problems,
+        seed=config.seed,
+        cache_dir=str(Path(config.run_dir).absolute() / "expert_cache"),
+        timeout_s=deadline,
+    )
+    fleet.beat("experts are up")
     fleet.python = SandboxPoolClient(
         list(fleet.pools.values()), config.sandbox, max_chars=config.protocol.max_output_chars
     )
@@ -104,11 +111,13 @@ def _spawn_pools(config: Config) -> dict[str, Any]:
 
 
 def _spawn_learners(config: Config, model: str, optimizer: OptimizerConfig) -> dict[str, Any]:
-    threads = None if config.learner.num_gpus else _threads(config)
+    env = learner_env(None if config.learner.num_gpus else _threads(config))
+    if not config.learner.num_gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ""  # a learner that asked for no GPU must not take one it can see
     actor = ray.remote(Learner).options(
         num_cpus=config.learner.num_cpus,
         num_gpus=config.learner.num_gpus,
-        runtime_env={"env_vars": learner_env(threads)},
+        runtime_env={"env_vars": env},
     )
     spec = LearnerSpec(
         model=model,
@@ -147,6 +156,7 @@ def _spawn_workers(config: Config, model: str, fleet: Fleet) -> dict[str, Any]:
             RolloutWorkerSpec(
                 name=name,
                 model=model,
+                revision=config.controller.revision,
                 rollout=config.rollout,
                 max_context=config.controller.max_context,
                 build_episodes=functools.partial(episode_factory, model, config),
@@ -178,10 +188,15 @@ def _connect(fleet: Fleet, config: Config) -> None:
 
 
 def _transport(config: Config) -> str:
+    """``auto``: NCCL between GPUs, CUDA IPC for one learner and one engine on parts of one GPU (NCCL refuses
+    two ranks on one device), the object store where either has no GPU."""
     if config.weight_sync.transport != "auto":
         return config.weight_sync.transport
-    on_gpu = config.rollout.num_gpus > 0 and config.learner.num_gpus > 0
-    return "nccl" if on_gpu else "object_store"
+    learner, rollout = config.learner, config.rollout
+    if not (rollout.num_gpus > 0 and learner.num_gpus > 0):
+        return "object_store"
+    share = learner.num_gpus < 1 and rollout.num_gpus < 1 and learner.num_gpus + rollout.num_gpus <= 1
+    return "ipc" if share and learner.ranks == rollout.workers == 1 else "nccl"
 
 
 def _threads(config: Config) -> int:

@@ -18,7 +18,7 @@ STAGE = "warmup"
 def run_warmup(run: Run) -> None:
     """Build the demonstrations with the run's own experts and sandbox, and train on them."""
     config = run.config.warmup
-    assert run.fleet.experts is not None and run.fleet.python is not None
+    assert run.fleet.experts is not None and run.fleet.python is not None  # a fleet that is up has both
     examples = warmup_examples(
         run.train,
         config.examples,
@@ -26,8 +26,8 @@ def run_warmup(run: Run) -> None:
         config=run.config,
         experts=run.fleet.experts,
         python=run.fleet.python,
+        on_wave=lambda: run.watchdog.beat("warm-up demonstrations"),
     )
-    run.watchdog.beat("warm-up demonstrations")
     train_sft(
         run,
         STAGE,

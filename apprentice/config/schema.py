@@ -131,7 +131,9 @@ class ExpertConfig(Strict):
     include_transcript: bool = Field(
         True, description="Show the expert the episode so far, not only the problem."
     )
-    cache: Literal["off", "record", "replay"] = Field("off", description="Disk cache of answers.")
+    cache: Literal["off", "record", "replay"] = Field(
+        "off", description="Disk cache of answers, in <run_dir>/expert_cache."
+    )
 
 
 class ProblemSetConfig(Strict):
@@ -230,7 +232,6 @@ class LearnerConfig(Strict):
     gradient_checkpointing: bool = False
     attention: Literal["auto", "sdpa", "flash_attention_2"] = "auto"
     logits_chunk: PositiveInt = Field(1024, description="Trained positions whose logits exist at one time.")
-    torch_compile: bool = False
 
 
 class WeightSyncConfig(Strict):

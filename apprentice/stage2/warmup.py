@@ -20,7 +20,7 @@ import logging
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,10 +64,13 @@ def warmup_examples(
     config: Config,
     experts: ExpertClient,
     python: PythonRunner,
+    on_wave: Callable[[], None] = lambda: None,
 ) -> list[SftExample]:
     """:func:`build_demonstrations` from synchronous code, examples only."""
     found = asyncio.run(
-        build_demonstrations(problems, count, codec=codec, config=config, experts=experts, python=python)
+        build_demonstrations(
+            problems, count, codec=codec, config=config, experts=experts, python=python, on_wave=on_wave
+        )
     )
     return [demonstration.example for demonstration in found]
 
@@ -80,11 +83,13 @@ async def build_demonstrations(
     config: Config,
     experts: ExpertClient,
     python: PythonRunner,
+    on_wave: Callable[[], None] = lambda: None,
 ) -> list[Demonstration]:
     """At most ``count`` demonstrations, in an order that depends on ``config.seed`` alone.
 
     Args:
         problems: training problems; with ``worked`` solutions for calls to ``self``.
+        on_wave: called whenever some demonstrations more have been tried.
 
     Raises:
         DataError: not one demonstration ended with the right answer.
@@ -113,6 +118,7 @@ async def build_demonstrations(
             if demonstration is not None and len(found) < count:
                 have[pair] += 1
                 found.append(demonstration)
+        on_wave()
     if not found:
         raise DataError(
             "warm-up: no demonstration ended with the right answer. Experts must solve some training "

@@ -11,7 +11,7 @@ from apprentice.config.load import load_config
 from apprentice.errors import ConfigError, PlacementError
 from driver.model_size import ModelSize, model_size, size_from_config
 from driver.packing import fits
-from driver.plan import GIB, Plan, PlannedActor, check_fits, placement_plan
+from driver.plan import GIB, Plan, PlannedActor, asked_experts, check_fits, placement_plan
 
 pytestmark = pytest.mark.unit
 
@@ -45,6 +45,28 @@ def test_the_plan_lists_every_actor_of_a_recipe_with_its_resources() -> None:
     assert plan.wanted() == {"CPU": pytest.approx(8.1), "GPU": 8.0}
     assert plan.bundles()[0] == {"CPU": 1.0, "GPU": 1.0}
     assert len(plan.bundles()) == 9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        ([], ["Qwen3.5-9B", "Qwen2.5-Coder-7B-Instruct", "Qwen3-8B"]),
+        (["protocol.routing=random"], ["Qwen3.5-9B", "Qwen2.5-Coder-7B-Instruct", "Qwen3-8B"]),
+        (["protocol.routing=Qwen3-8B"], ["Qwen3-8B"]),
+        (["stage1.use_experts=false"], []),
+        (["protocol.max_expert_calls=0"], []),
+        (["stages=[evaluate]", "evaluation.modes=[experts_removed,internalized,base]"], []),
+        (
+            ["stages=[evaluate]", "evaluation.modes=[collaborative]", "protocol.routing=Qwen3-8B"],
+            ["Qwen3-8B"],
+        ),
+    ],
+)
+def test_only_experts_that_can_be_called_are_started(overrides: list[str], names: list[str]) -> None:
+    config = load_config(CONFIGS / "rivet-4b.yaml", overrides)
+    assert [expert.name for expert in asked_experts(config)] == names
+    planned = [a.name for a in placement_plan(config).actors if a.role == "expert"]
+    assert planned == [f"expert {name}" for name in names]
 
 
 def test_an_evaluation_needs_no_learner() -> None:
@@ -89,6 +111,7 @@ def test_learner_memory_is_what_zero_shards(
 def test_activations_and_logits_are_counted_where_dimensions_are_known(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     model = [f"controller.model={tmp_path}", "learner.zero_stage=0", "learner.ranks=1", "learner.num_gpus=0"]
+    model += ["learner.micro_batch_tokens=2048", "learner.logits_chunk=512"]
     size = size_from_config(TINY)
     assert size is not None
 

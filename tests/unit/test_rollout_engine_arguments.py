@@ -21,6 +21,12 @@ def test_a_gpu_engine_keeps_the_devices_that_ray_gave_it() -> None:
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
 
 
+def test_an_engine_loads_the_revision_that_the_learner_trains() -> None:
+    pinned = EngineOptions("rollout-0", "owner/model", RolloutConfig(), 4096, "nccl", revision="abc")
+    arguments = engine_arguments(pinned, on_gpu=True)
+    assert arguments["revision"] == arguments["tokenizer_revision"] == "abc"
+
+
 def test_threads_of_a_cpu_engine_sleep_while_they_wait_and_all_cores_are_used() -> None:
     env = engine_env(RolloutConfig(num_gpus=0, in_process=True), on_gpu=False, threads=2)
     assert env["OMP_WAIT_POLICY"] == "PASSIVE"
