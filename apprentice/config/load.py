@@ -136,6 +136,15 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Escaped where the text has one of the line breaks that only YAML knows: written as it is, it folds."""
+    style = '"' if re.search("[\\x85\\u2028\\u2029]", text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_str)
+
+
 def _read(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Location, str]]:
     """The merged data of a recipe and, per location, the file and line it comes from."""
     if path.resolve() in above:

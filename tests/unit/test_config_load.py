@@ -198,6 +198,7 @@ def test_the_resolved_recipe_reads_back_equal(recipe: Path, tmp_path: Path) -> N
 @example("off", 1.0)
 @example("0o7", 1.0)
 @example("~", 1.0)
+@example("a\x85b\u2028", 1.0)
 @given(st.text(max_size=30), st.floats(min_value=1e-300, max_value=1e300))
 def test_any_text_and_number_survive_the_round_trip(
     tmp_path_factory: pytest.TempPathFactory, text: str, number: float
