@@ -19,6 +19,7 @@ from types import FrameType
 from apprentice import __version__
 from apprentice.errors import ApprenticeError, ConfigError, InfrastructureError
 from driver import commands
+from driver.cli_data import COMPARE, add_compare, add_data
 
 __all__ = ["main"]
 
@@ -39,7 +40,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. ``argv`` without the program's name; ``sys.argv`` if None."""
     parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == COMPARE.split():  # `evaluate` takes a recipe, so this cannot be a command below it
+        words[:2] = [COMPARE]
+    arguments, rest = parser.parse_known_args(words)
     if rest:
         # argparse gives up on positionals that follow an option: `train demo.yaml --dry-run stage1.steps=5`.
         stray = [word for word in rest if word.startswith("-") or "=" not in word]
@@ -95,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     section = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(section, common)
     _add_evaluate(section, common)
+    add_compare(section, common, _Help)
     _add_trajectories(section, common)
+    add_data(section, common, _Help, _OVERRIDES)
     _add_config(section, common)
     return parser
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from apprentice.config.keys import all_keys
 from apprentice.config.load import load_config, to_yaml
-from apprentice.config.schema import Config
+from apprentice.config.schema import Config, DataConfig, ProblemSetConfig
 from apprentice.errors import ConfigError
 from driver.plan import placement_plan
 
 __all__ = [
     "collect",
+    "compare",
+    "data_info",
     "evaluate",
     "explain",
     "list_recipes",
@@ -68,6 +70,46 @@ def evaluate(arguments: argparse.Namespace) -> int:
         modes=config.evaluation.modes,
         address=arguments.address,
     )
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """``apprentice evaluate compare``."""
+    from apprentice.metrics.compare import compare_runs
+
+    print(
+        compare_runs(
+            Path(arguments.a),
+            Path(arguments.b),
+            modes=tuple(arguments.modes) if arguments.modes else None,
+            shared_only=arguments.shared,
+            confidence=arguments.confidence,
+        ).table()
+    )
+    return 0
+
+
+def data_info(arguments: argparse.Namespace) -> int:
+    """``apprentice data info``; 2 when a set could not be read."""
+    from apprentice.data.info import describe_data, known_sets_table
+
+    what = arguments.what
+    if what is None:
+        print(known_sets_table())
+        return 0
+    if Path(what).suffix in (".yaml", ".yml") or (Path(what) / "config.yaml").is_file():
+        if arguments.test or arguments.split:
+            raise ConfigError(f"--test and --split belong to a set; {what} is a recipe and names its own")
+        data = _recipe(what, arguments.overrides).data
+    elif arguments.overrides:
+        raise ConfigError(f"{arguments.overrides[0]} changes a key of a recipe, and {what} is a problem set")
+    else:
+        data = DataConfig(
+            train=ProblemSetConfig(name=Path(what).name, source=what, split=arguments.split),
+            test=tuple(ProblemSetConfig(name=Path(set_).name, source=set_) for set_ in arguments.test),
+        )
+    info = describe_data(data)
+    print(info.text())
+    return 0 if info.complete else 2
 
 
 def collect(arguments: argparse.Namespace) -> int:

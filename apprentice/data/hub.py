@@ -63,9 +63,10 @@ def _hub(repo: str) -> Iterator[Any]:
             f"{repo}: the hub refused ({error}). Check the id; a gated set needs its terms accepted "
             "and HF_TOKEN set"
         ) from error
-    except (OSError, ValueError) as error:  # no network, bad id
-        if isinstance(error, DataError):
-            raise
+    except DataError:
+        raise
+    # No network, or a bad id. Which errors stand for that depends on the HTTP library that the client uses.
+    except Exception as error:
         raise DataError(
             f"{repo}: cannot reach the hub ({error}); give a local .jsonl or .parquet file"
         ) from error
