@@ -185,12 +185,14 @@ def deploy_experts(
         timeout_s: deadline for all of them together.
 
     Raises:
-        ConfigError: see :func:`build_expert_app`; or a replica found its configuration wrong.
+        ConfigError: see :func:`build_expert_app`; or a replica found its configuration wrong; or two
+            problems have one id, by which ``worked`` experts would confuse them.
         PlacementError: an expert did not come up in time, or failed to start.
     """
     if not configs:
         return ServeExpertClient(())
-    by_id = None if problems is None else {problem.problem_id: problem for problem in problems}
+    worked = any(isinstance(config.backend, WorkedBackend) for config in configs)
+    by_id = None if problems is None else _by_id(problems, unique=worked)
     deadline = time.monotonic() + timeout_s
     serve.start(proxy_location="Disabled", http_options={"host": "127.0.0.1"}, logging_config=_QUIET)
     targets = [
@@ -220,6 +222,19 @@ def deploy_experts(
                 f"{ray.available_resources()} left: give it more, or lower num_cpus, num_gpus or replicas"
             )
         time.sleep(0.1)
+
+
+def _by_id(problems: Sequence[Problem], *, unique: bool) -> dict[str, Problem]:
+    """Ids are unique within a set; ``worked`` experts need them to be so over all sets of a run."""
+    found: dict[str, Problem] = {}
+    for problem in problems:
+        other = found.setdefault(problem.problem_id, problem)
+        if unique and other.question != problem.question:
+            raise ConfigError(
+                f"the id {problem.problem_id!r} stands on two different problems of this run's sets, and "
+                "worked experts know problems by id: rename the ids in one of the files"
+            )
+    return found
 
 
 def _last_message(app: Any) -> str:
