@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from apprentice.learning.batch import rl_examples
 from apprentice.learning.updates import PolicyObjective
 from apprentice.metrics.progress import PhaseTimer
@@ -14,12 +16,16 @@ from driver.evaluation import evaluate_mode
 
 __all__ = ["run_stage1", "stage1_step"]
 
+_log = logging.getLogger(__name__)
+
 STAGE = "stage1"
 
 
 def run_stage1(run: Run, first_step: int = 0) -> None:
     """All steps of Stage I; ends with a checkpoint, C_RL."""
     config = run.config.stage1
+    if first_step and (config.optimizer.schedule != "constant" or config.optimizer.warmup_steps):
+        _log.warning("stage 1 goes on at step %d, but its learning-rate schedule begins anew", first_step + 1)
     run.fleet.reset_optimizer(config.optimizer, config.steps * config.updates_per_step)
     with run.progress(config.steps, STAGE, "step", initial=first_step) as bar:
         for step in range(first_step, config.steps):
