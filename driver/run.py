@@ -216,6 +216,7 @@ def _running(
     config: Config, folder: RunFolder, address: str | None, checkpoint: Checkpoint | None, *, learner: bool
 ) -> Iterator[Run]:
     """Data, actors, watchdog, logger and memory sampler of a run, up within the block."""
+    began = time.monotonic()
     sets = load_data(config.data)
     source = str(checkpoint.path) if checkpoint else config.controller.model
     revision = None if checkpoint else config.controller.revision
@@ -229,7 +230,6 @@ def _running(
         # Without a learner the cluster need not hold one.
         cluster(config if learner else _without_training(config), address),
     ):
-        began = time.monotonic()
         everything = [*sets.train, *(p for problems in sets.test.values() for p in problems)]
         fleet = spawn_fleet(
             config,
