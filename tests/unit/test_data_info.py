@@ -129,7 +129,8 @@ def test_every_shared_set_has_its_row_count(capsys: pytest.CaptureFixture[str]) 
     """The counts of the sets' own papers, before repeats are dropped."""
     rows = {
         "gsm8k_train": 7473, "gsm8k_test": 1319, "math500": 500, "aime2024": 30, "aime2025": 30,
-        "aime2026": 30, "hmmt_feb_2025": 30, "amc23": 40, "beyondaime": 100, "imo_answerbench": 400, "olympiadbench": 675,
+        "aime2026": 30, "hmmt_feb_2025": 30, "amc23": 40, "beyondaime": 100, "imo_answerbench": 400,
+        "olympiadbench": 675,
         "minerva_math": 272, "svamp": 1000, "mawps": 2065, "train_deepscaler_sub1209": 1209,
         "train_deepmath_sub4994": 4994, "humaneval": 164, "mbpp": 974, "mbpp_plus": 378,
         "lcb_format_smoke": 4,
