@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from actors._heap import HeapTrimmer
 from apprentice.config.schema import LearnerConfig, OptimizerConfig
 from apprentice.learning.engine import GradientGate, StepResult
 from apprentice.learning.schedule import learning_rate
@@ -77,6 +78,7 @@ class DeepSpeedEngine:
         self._rank = dist.get_rank()
         self._device = next(scorer.parameters()).device
         self._gate = GradientGate(scorer)
+        self._heap = HeapTrimmer()
         adamw = torch.optim.AdamW(
             [p for p in scorer.parameters() if p.requires_grad],
             lr=optimizer.learning_rate,
@@ -120,6 +122,8 @@ class DeepSpeedEngine:
         self._gate.closed = discard
         self._engine.backward(loss * self._world_size, scale_wrt_gas=False)
         self._gate.closed = False
+        if self._device.type == "cpu":
+            self._heap.check()
 
     def step(self, gradient_scale: float = 1.0) -> StepResult:
         """See :class:`apprentice.learning.engine.TrainEngine`."""

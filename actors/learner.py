@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -28,9 +26,6 @@ __all__ = ["FINISHED_MARKER", "Learner", "LearnerSpec", "learner_env"]
 
 FINISHED_MARKER = "FINISHED"
 """Written last into a checkpoint folder: a folder without it is not a checkpoint."""
-
-
-_TRIM_EVERY = 8  # updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,6 @@ class Learner:
         self._engine: DeepSpeedEngine | None = None
         self._rank = 0
         self._push: PushPublisher | None = None
-        self._updates = 0
         self._source = spec.model
 
     def node_address(self) -> tuple[str, int]:
@@ -112,18 +106,14 @@ class Learner:
         from apprentice.learning.updates import policy_update
 
         with self._lock:
-            stats = policy_update(self._up(), batch, objective, self.spec.learner.micro_batch_tokens)
-            self._trim_heap()
-            return stats
+            return policy_update(self._up(), batch, objective, self.spec.learner.micro_batch_tokens)
 
     def train_sft(self, batch: TrainingBatch, objective: SftObjective) -> SftStats:
         """One optimizer step of supervised fine-tuning (:func:`sft_update`)."""
         from apprentice.learning.updates import sft_update
 
         with self._lock:
-            stats = sft_update(self._up(), batch, objective, self.spec.learner.micro_batch_tokens)
-            self._trim_heap()
-            return stats
+            return sft_update(self._up(), batch, objective, self.spec.learner.micro_batch_tokens)
 
     def connect_engines(
         self,
@@ -249,13 +239,6 @@ class Learner:
                 self._engine = None
             if dist.is_initialized():
                 dist.destroy_process_group()
-
-    def _trim_heap(self) -> None:
-        """Now and then give free memory back, for a second of page faults: batches of all lengths fill a heap
-        that keeps everything with holes (measured: 6 GB grew to 10 GB within 60 updates)."""
-        self._updates += 1
-        if self._updates % _TRIM_EVERY == 0 and sys.platform == "linux":
-            ctypes.CDLL(None).malloc_trim(0)
 
     def _up(self) -> DeepSpeedEngine:
         if self._engine is None:
