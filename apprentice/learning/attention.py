@@ -61,8 +61,8 @@ def document_attention(
         raise ValueError("packed documents are kept apart by their lengths; no attention mask is taken")
     if query.device.type == "cpu" and query.dtype is torch.bfloat16 and dropout == 0.0:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        whole = (query[0].contiguous(), key[0].contiguous(), value[0].contiguous())
-        return blocked_attention(*whole, document_lengths, scale).transpose(0, 1)[None], None
+        output = blocked_attention(query[0], key[0], value[0], document_lengths, scale)
+        return output.transpose(0, 1)[None], None
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key = key.repeat_interleave(groups, dim=1)

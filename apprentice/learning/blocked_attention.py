@@ -43,22 +43,29 @@ def blocked_attention(
 
 
 def _blocks(document_lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """``(document start, block start, block end)`` of every block of queries."""
+    """``(document start, block start, queries of the document in the block)`` of every block.
+
+    Every block is computed with :data:`_BLOCK` queries, the last of a document reaching into what follows it:
+    causality keeps that out of the document's own rows, and the extra rows are thrown away. So matrix shapes
+    are multiples of the block whatever the lengths are, and kernels compiled for a shape serve again.
+    """
     start = 0
     for length in document_lengths:
-        for first in range(start, start + length, _BLOCK):
-            yield start, first, min(first + _BLOCK, start + length)
+        for first in range(0, length, _BLOCK):
+            yield start, start + first, min(_BLOCK, length - first)
         start += length
 
 
-def _probabilities(query: Tensor, key: Tensor, groups: int) -> Tensor:
+def _probabilities(query: Tensor, key: Tensor, future: Tensor) -> Tensor:
     """``[K, G * B, E]`` of scaled queries ``[K, G * B, D]`` at the last B of the keys ``[K, E, D]``."""
     scores = torch.bmm(query, key.transpose(1, 2))
-    block = query.shape[1] // groups
-    future = torch.ones(block, block, dtype=torch.bool, device=query.device).triu_(1)
-    by_group = scores.view(-1, groups, block, key.shape[1])
-    by_group[..., key.shape[1] - block :].masked_fill_(future, float("-inf"))
+    by_group = scores.view(key.shape[0], -1, _BLOCK, key.shape[1])
+    by_group[..., key.shape[1] - _BLOCK :].masked_fill_(future, float("-inf"))
     return torch.softmax(scores, -1)
+
+
+def _future(device: torch.device) -> Tensor:
+    return torch.ones(_BLOCK, _BLOCK, dtype=torch.bool, device=device).triu_(1)
 
 
 class _BlockedAttention(torch.autograd.Function):
@@ -70,38 +77,51 @@ class _BlockedAttention(torch.autograd.Function):
     ) -> Tensor:
         heads, tokens, width = query.shape
         kv_heads = key.shape[0]
-        groups = heads // kv_heads
-        grouped = query.view(kv_heads, groups, tokens, width)
-        out = torch.empty_like(grouped)
-        for start, first, end in _blocks(lengths):
+        # Room for the last block to reach into; zeros, since a NaN would spread even through weight zero.
+        query, key, value = (torch.nn.functional.pad(x, (0, 0, 0, _BLOCK)) for x in (query, key, value))
+        grouped = query.view(kv_heads, heads // kv_heads, -1, width)
+        out = query.new_empty(kv_heads, heads // kv_heads, tokens, width)
+        future = _future(query.device)
+        for start, first, used in _blocks(lengths):
+            end = first + _BLOCK
             rows = (grouped[:, :, first:end] * scale).view(kv_heads, -1, width)
-            weights = _probabilities(rows, key[:, start:end], groups)
-            out[:, :, first:end] = torch.bmm(weights, value[:, start:end]).view(kv_heads, groups, -1, width)
+            weights = _probabilities(rows, key[:, start:end], future)
+            block = torch.bmm(weights, value[:, start:end]).view(kv_heads, -1, _BLOCK, width)
+            out[:, :, first : first + used] = block[:, :, :used]
         ctx.save_for_backward(query, key, value)
-        ctx.lengths, ctx.scale = lengths, scale
+        ctx.lengths, ctx.scale, ctx.tokens = lengths, scale, tokens
         return out.view(heads, tokens, width)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value = ctx.saved_tensors
-        heads, tokens, width = query.shape
-        kv_heads = key.shape[0]
-        groups = heads // kv_heads
-        grouped = query.view(kv_heads, groups, tokens, width)
-        grad = grads[0].reshape(kv_heads, groups, tokens, width)
-        d_query = torch.empty_like(grouped)
+        heads, _, width = query.shape
+        tokens, kv_heads = ctx.tokens, key.shape[0]
+        grouped = query.view(kv_heads, heads // kv_heads, -1, width)
+        grad = grads[0].reshape(kv_heads, heads // kv_heads, tokens, width)
+        d_query = torch.empty_like(grad)
         # Keys gather from many blocks: summed in float32.
         wide = torch.promote_types(key.dtype, torch.float32)
         d_key, d_value = torch.zeros_like(key, dtype=wide), torch.zeros_like(value, dtype=wide)
-        for start, first, end in _blocks(ctx.lengths):
+        future = _future(query.device)
+        for start, first, used in _blocks(ctx.lengths):
+            end = first + _BLOCK
             keys, values = key[:, start:end], value[:, start:end]
             rows = (grouped[:, :, first:end] * ctx.scale).view(kv_heads, -1, width)
-            d_rows = grad[:, :, first:end].reshape(kv_heads, -1, width)
-            weights = _probabilities(rows, keys, groups)
+            d_block = grad.new_zeros(*grad.shape[:2], _BLOCK, width)
+            d_block[:, :, :used] = grad[:, :, first : first + used]
+            d_rows = d_block.view(kv_heads, -1, width)
+            weights = _probabilities(rows, keys, future)
             d_value[:, start:end] += torch.bmm(weights.transpose(1, 2), d_rows)
             d_weights = torch.bmm(d_rows, values.transpose(1, 2))
             d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-            part = torch.bmm(d_scores, keys).view(kv_heads, groups, -1, width)
-            torch.mul(part, ctx.scale, out=d_query[:, :, first:end])
+            part = torch.bmm(d_scores, keys).view(kv_heads, -1, _BLOCK, width)
+            torch.mul(part[:, :, :used], ctx.scale, out=d_query[:, :, first : first + used])
             d_key[:, start:end] += torch.bmm(d_scores.transpose(1, 2), rows)
-        return d_query.view(heads, tokens, width), d_key.to(key.dtype), d_value.to(value.dtype), None, None
+        return (
+            d_query.view(heads, tokens, width),
+            d_key[:, :tokens].to(key.dtype),
+            d_value[:, :tokens].to(value.dtype),
+            None,
+            None,
+        )

@@ -12,7 +12,10 @@ from torch import Tensor
 from apprentice.learning.batch import TrainingBatch
 from apprentice.learning.packing import used_lengths
 
-__all__ = ["MicroBatch", "make_micro_batch"]
+__all__ = ["MULTIPLE", "MicroBatch", "make_micro_batch"]
+
+MULTIPLE = 64
+"""Tokens of a micro-batch are a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +23,9 @@ class MicroBatch:
     """``T`` input tokens of some documents, one after the other, and ``N`` of their trained positions.
 
     * ``input_ids``, ``position_ids`` int64 ``[1, T]``; positions restart at 0 with every document;
-    * ``document_lengths`` sum to ``T``;
+    * ``document_lengths`` sum to ``T``; the last document may be padding, which fills ``T`` up to a multiple
+      of :data:`MULTIPLE`, so that kernels and buffers made for one shape serve again;
+    * ``tokens``: how many of the ``T`` are no padding;
     * ``rows`` int64 ``[N]``: which hidden state predicts each trained token (the one before it);
     * ``targets`` int64 ``[N]``: ids of the trained tokens;
     * ``index`` int64 ``[N]``: where each trained token stands in the flat arrays of the batch.
@@ -35,12 +40,8 @@ class MicroBatch:
     rows: Tensor
     targets: Tensor
     index: Tensor
+    tokens: int
     is_empty: bool
-
-    @property
-    def tokens(self) -> int:
-        """Input tokens that carry work."""
-        return 0 if self.is_empty else int(self.input_ids.shape[1])
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device; ``index`` stays on the host."""
@@ -51,6 +52,7 @@ class MicroBatch:
             rows=self.rows.to(device, non_blocking=True),
             targets=self.targets.to(device, non_blocking=True),
             index=self.index,
+            tokens=self.tokens,
             is_empty=self.is_empty,
         )
 
@@ -65,7 +67,7 @@ def make_micro_batch(batch: TrainingBatch, sequences: Sequence[int]) -> MicroBat
     if not kept:
         zero = torch.zeros(1, 1, dtype=torch.int64)
         row = torch.zeros(1, dtype=torch.int64)
-        return MicroBatch(zero, zero, (1,), row, row, torch.zeros(0, dtype=torch.int64), is_empty=True)
+        return MicroBatch(zero, zero, (1,), row, row, torch.zeros(0, dtype=torch.int64), 0, is_empty=True)
     ids, positions, rows, index = [], [], [], []
     start = 0
     for i in kept:
@@ -76,13 +78,19 @@ def make_micro_batch(batch: TrainingBatch, sequences: Sequence[int]) -> MicroBat
         rows.append(start + trained - 1)
         index.append(offset + trained)
         start += n
+    documents = [lengths[i] for i in kept]
+    if padding := -start % MULTIPLE:
+        ids.append(np.zeros(padding, np.int32))
+        positions.append(np.arange(padding))
+        documents.append(padding)
     flat = np.concatenate(index)
     return MicroBatch(
         input_ids=torch.from_numpy(np.concatenate(ids).astype(np.int64))[None],
         position_ids=torch.from_numpy(np.concatenate(positions).astype(np.int64))[None],
-        document_lengths=tuple(lengths[i] for i in kept),
+        document_lengths=tuple(documents),
         rows=torch.from_numpy(np.concatenate(rows).astype(np.int64)),
         targets=torch.from_numpy(batch.token_ids[flat].astype(np.int64)),
         index=torch.from_numpy(flat.astype(np.int64)),
+        tokens=start,
         is_empty=False,
     )

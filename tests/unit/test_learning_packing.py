@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apprentice.learning.batch import sft_examples
-from apprentice.learning.microbatch import make_micro_batch
+from apprentice.learning.microbatch import MULTIPLE, make_micro_batch
 from apprentice.learning.packing import pack, pack_batch, used_lengths
 from tests.learner_case import make_batch
 
@@ -79,8 +79,11 @@ def test_micro_batch_rows_point_one_before_their_targets() -> None:
         assert target == batch.token_ids[index]
         assert ids[row] == batch.token_ids[index - 1]
     lengths = micro.document_lengths
-    assert micro.position_ids[0].tolist() == [*range(lengths[0]), *range(lengths[1])]
+    assert micro.position_ids[0].tolist() == [i for length in lengths for i in range(length)]
     assert len(micro.rows) == batch.n_train
+    assert sum(lengths) == len(ids) == MULTIPLE  # filled up by a document of padding
+    assert micro.tokens == lengths[0] + lengths[1] == MULTIPLE - lengths[2]
+    assert micro.rows.max() < micro.tokens
 
 
 def test_empty_micro_batch() -> None:

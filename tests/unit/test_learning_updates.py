@@ -230,7 +230,7 @@ class Poisoned(Recording):
 
     def score(self, micro: MicroBatch, *, temperature: float, with_entropy: bool) -> Any:
         logprobs, entropy = super().score(micro, temperature=temperature, with_entropy=with_entropy)
-        if bool((micro.input_ids == self.poison).any()):
+        if bool((micro.input_ids[0, : micro.tokens] == self.poison).any()):
             logprobs = logprobs * float("nan")
         return logprobs, entropy
 
