@@ -40,6 +40,12 @@ def _rollout() -> Rows:
         return measure_rollout()
 
 
+def _verification() -> Rows:
+    from driver.bench.verification import measure_verification
+
+    return measure_verification()
+
+
 def _weight_sync() -> Rows:
     from driver.bench.weight_sync import measure_weight_sync
 
@@ -59,6 +65,7 @@ def _private_ray() -> Iterator[None]:
 
 
 _BENCHES: dict[str, Callable[[], Rows]] = {
+    "verification": _verification,
     "weight_sync": _weight_sync,
     "rollout": _rollout,
     "learner": _learner,
