@@ -153,14 +153,15 @@ class Learner:
 
         with self._lock:
             weights = self.iter_weights()
+            target = None if dtype is None else getattr(torch, dtype)
             if self._push is not None:
-                manifest = self._push.publish(weights, version)
+                cast = weights if target is None else ((name, w.to(target)) for name, w in weights)
+                manifest = self._push.publish(cast, version)
                 return manifest if self._rank == 0 else None
             if self._rank != 0:
                 for _ in weights:
                     pass
                 return None
-            target = None if dtype is None else getattr(torch, dtype)
             return publish(weights, version, bucket_bytes=bucket_mib * 2**20, dtype=target)
 
     def iter_weights(self) -> Iterator[tuple[str, Any]]:

@@ -186,6 +186,15 @@ class RolloutWorker:
             sum(run.counters.sampled_tokens for run in runs),
         )
 
+    async def client_metrics(self) -> dict[str, dict[str, float]]:
+        """What this actor's clients of experts and sandbox counted since the start, by service."""
+        out: dict[str, dict[str, float]] = {}
+        if (metrics := getattr(self._spec.experts, "metrics", None)) is not None:
+            out |= {f"expert/{name}": numbers for name, numbers in metrics().items()}
+        if (metrics := getattr(self._spec.python, "metrics", None)) is not None:
+            out["sandbox"] = metrics()
+        return out
+
     async def cancel(self) -> None:
         """End the runs under way; their callers get an error."""
         for task, run in list(self._runs.items()):

@@ -212,7 +212,7 @@ def _add_trajectories(section: _Section[argparse.ArgumentParser], common: argpar
             "examples:\n"
             "  apprentice trajectories review runs/demo\n"
             "  apprentice trajectories review runs/demo --accept-all\n"
-            "  apprentice trajectories review runs/demo --reject gcd-12/3 gcd-40/0"
+            "  apprentice trajectories review runs/demo --reject '1000000:train/gcd/00012#0/3.0'"
         ),
     )
     review.add_argument("run", help="folder of a run")
@@ -228,7 +228,7 @@ def _add_trajectories(section: _Section[argparse.ArgumentParser], common: argpar
         help="list trajectories of a run, or print some",
         description="Without an ID, list the trajectories of a run; with IDs, print those by owner.",
         epilog="examples:\n  apprentice trajectories show runs/demo --stage stage1\n"
-        "  apprentice trajectories show runs/demo gcd-12/3",
+        "  apprentice trajectories show runs/demo '0:train/gcd/00012#0/3.0'",
     )
     show.add_argument("run", help="folder of a run")
     show.add_argument("ids", nargs="*", metavar="ID", help="trajectory ids")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from apprentice.config.schema import ProblemSetConfig
 from apprentice.data.problem import Problem
+from apprentice.metrics.progress import Progress
 from apprentice.metrics.rollouts import call_counts, counter_metrics, trajectory_metrics
+from apprentice.result_journal import ResultJournal, fingerprint
 from apprentice.results import ItemResult, write_results
-from apprentice.trajectory import Trajectory, trajectories_from_table
+from apprentice.rollout.types import RolloutCounters
+from apprentice.run_folder import COMPLETE
+from apprentice.trajectory import Trajectory, read_parquet, trajectories_from_table
 from driver.context import Run
 
 __all__ = ["evaluate_mode", "item_results"]
+
+_log = logging.getLogger(__name__)
 
 _SEED_STEP = {
     "base": 2_000_000,
@@ -22,37 +29,103 @@ _SEED_STEP = {
 }
 
 
+_ROUNDS = 4  # of full engines in one batch: what an interrupted evaluation loses at most
+
+
 def evaluate_mode(run: Run, mode: str, *, label: str | None = None) -> list[ItemResult]:
-    """Score every test set in ``mode``; ``label`` names the results folder (default: the mode)."""
+    """Score every test set in ``mode``; ``label`` names the results folder (default: the mode).
+
+    Without a ``label`` an interrupted evaluation goes on where it stopped: a resumed run comes here with the
+    same weights. An evaluation amid a stage (with a ``label``) begins anew, as the steps before it do.
+    """
     items: list[ItemResult] = []
     for problem_set in run.config.data.test:
-        items.extend(_evaluate_set(run, mode, label or mode, problem_set))
+        items.extend(_evaluate_set(run, mode, label or mode, problem_set, resume=label is None))
     return items
 
 
-def _evaluate_set(run: Run, mode: str, label: str, problem_set: ProblemSetConfig) -> list[ItemResult]:
+def _evaluate_set(
+    run: Run, mode: str, label: str, problem_set: ProblemSetConfig, *, resume: bool
+) -> list[ItemResult]:
     config = run.config.evaluation
     problems = run.tests[problem_set.name]
     k = problem_set.k or config.k
-    name = f"evaluate {label}: {problem_set.name}"
-    with run.progress(len(problems) * k, name, "rollout") as bar:
-        result = run.fleet.sample(
-            problems,
-            mode=mode,
-            samples=k,
-            sampling=config.sampling,
-            step=_SEED_STEP[mode],
-            what=name,
-            max_rollout_tokens=config.max_rollout_tokens,
-            on_progress=lambda done, _: bar.update(done - bar.done),
-        )
-    trajectories = trajectories_from_table(result.table)
-    items = item_results(problems, trajectories, mode=label, set_name=problem_set.name)
-    write_results(run.folder.results_path(label, problem_set.name), items)
-    run.folder.write_trajectories(f"evaluate_{label}", problem_set.name, trajectories)
-    metrics = {**trajectory_metrics(trajectories), **counter_metrics(result.counters)}
+    stage, name = f"evaluate_{label}", f"evaluate {label}: {problem_set.name}"
+    results = run.folder.results_path(label, problem_set.name)
+    head = _head(run, mode, label, k, problems)
+    journal = ResultJournal(results.with_suffix(".journal"), head, resume=resume)
+    scored = {item.problem_id for item in journal.items}
+    todo = [problem for problem in problems if problem.problem_id not in scored]
+    trajectories = [
+        t for part in journal.parts for t in read_parquet(run.folder.trajectory_path(stage, part))
+    ]
+    if scored:
+        _log.info("%s: %d of %d problems are scored already", name, len(scored), len(problems))
+    counters: RolloutCounters | None = None
+    batch_size = max(
+        1, _ROUNDS * run.config.rollout.workers * run.config.rollout.max_concurrent_episodes // k
+    )
+    with run.progress(len(problems) * k, name, "rollout", initial=len(scored) * k) as bar:
+        for first in range(0, len(todo), batch_size):
+            batch = todo[first : first + batch_size]
+            result = run.fleet.sample(
+                batch,
+                mode=mode,
+                samples=k,
+                sampling=config.sampling,
+                step=_SEED_STEP[mode],
+                what=name,
+                max_rollout_tokens=config.max_rollout_tokens,
+                on_progress=_advance(bar),
+            )
+            new = trajectories_from_table(result.table)
+            part = problem_set.name + (f"_part{len(journal.parts):03d}" if journal.parts else "")
+            run.folder.write_trajectories(stage, part, new)
+            journal.append(part, item_results(batch, new, mode=label, set_name=problem_set.name))
+            trajectories += new
+            counters = result.counters if counters is None else _one_after_another(counters, result.counters)
+    by_id = {item.problem_id: item for item in journal.items}
+    items = [by_id[problem.problem_id] for problem in problems if problem.problem_id in by_id]
+    write_results(results, items)
+    metrics = {**trajectory_metrics(trajectories), **(counter_metrics(counters) if counters else {})}
     run.log(f"evaluate/{label}/{problem_set.name}", run.fleet.version, metrics)
     return items
+
+
+def _advance(bar: Progress) -> Callable[[int, int], None]:
+    """Moves a bar on by the episodes of one batch, from where it stands now."""
+    before = bar.done
+    return lambda done, _: bar.update(before + done - bar.done)
+
+
+def _one_after_another(first: RolloutCounters, second: RolloutCounters) -> RolloutCounters:
+    """The counters of two batches; their wall seconds add up, other than those of two workers."""
+    wall_s = first.wall_s + second.wall_s
+    first.add(second)
+    first.wall_s = wall_s
+    return first
+
+
+def _head(run: Run, mode: str, label: str, k: int, problems: Sequence[Problem]) -> str:
+    """Fingerprint of what the results of a set depend on."""
+    config = run.config
+    trained = [found for s in ("warmup", "stage1", "stage2") if (found := run.folder.latest_complete(s))]
+    return fingerprint(
+        {
+            "mode": mode,
+            "label": label,
+            "k": k,
+            "seed": config.seed,
+            "version": run.fleet.version,
+            "checkpoints": [(c.stage, c.step, (c.path / COMPLETE).stat().st_mtime_ns) for c in trained],
+            "problems": [(p.problem_id, p.question, p.answer) for p in problems],
+            **{
+                part: getattr(config, part).model_dump(mode="json")
+                for part in ("controller", "evaluation", "protocol")
+            },
+            "experts": [expert.model_dump(mode="json") for expert in config.experts],
+        }
+    )
 
 
 def item_results(

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from apprentice.config.schema import Config, OptimizerConfig, SamplingConfig
 from apprentice.data.problem import Problem
 from apprentice.errors import InfrastructureError
 from apprentice.learning.batch import TrainingBatch
+from apprentice.metrics.rollouts import merge_client_metrics
 from apprentice.rollout.ports import ExpertClient, PythonRunner
 from apprentice.rollout.types import Progress, RolloutResult, merge_results, split_rollouts
 from driver.remote import gather
@@ -34,6 +36,7 @@ class Fleet:
     pools: dict[str, Any] = field(default_factory=dict)
     experts: ExpertClient | None = None
     python: PythonRunner | None = None
+    reservation: PlacementGroup | None = None
     version: int = 0
     beat: Callable[[str], None] = lambda what: None
 
@@ -79,6 +82,12 @@ class Fleet:
             )
         self.beat(what)
         return merged
+
+    def client_metrics(self) -> dict[str, float]:
+        """Calls, failures, queue and latency of experts and sandbox since the start, over all engines."""
+        refs = {name: worker.client_metrics.remote() for name, worker in self.workers.items()}
+        answers = gather(refs, timeout_s=60.0, what="metrics of experts and sandbox")
+        return merge_client_metrics(list(answers.values()))
 
     # ---- learning ----
 
@@ -130,6 +139,8 @@ class Fleet:
             ray.wait(closing, num_returns=len(closing), timeout=20.0)
         for handle in [*self.workers.values(), *self.pools.values(), *self.learners.values()]:
             ray.kill(handle)
+        if self.reservation is not None:
+            remove_placement_group(self.reservation)
 
 
 class _ProgressWatch:

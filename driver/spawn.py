@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.learner import Learner, LearnerSpec, learner_env
 from actors.rollout_worker import RolloutWorker, RolloutWorkerSpec, engine_env
 from actors.sandbox_pool import SandboxPoolActor, SandboxPoolClient
 from apprentice.config.schema import Config, OptimizerConfig
 from apprentice.data.problem import Problem
+from apprentice.errors import PlacementError
 from apprentice.rollout.types import EpisodeFactory
 from driver.fleet import Fleet
 from driver.plan import asked_experts
@@ -79,7 +82,8 @@ def _start(
     fleet.pools = _spawn_pools(config)
     waiting: dict[str, Any] = {name: pool.ready.remote() for name, pool in fleet.pools.items()}
     if optimizer is not None:
-        fleet.learners = _spawn_learners(config, model, optimizer)
+        fleet.reservation = _reserve_learners(config)
+        fleet.learners = _spawn_learners(config, model, optimizer, fleet.reservation)
         waiting |= _set_up_learners(fleet.learners, deadline)
     fleet.experts = deploy_experts(
         asked_experts(config),
@@ -110,7 +114,30 @@ def _spawn_pools(config: Config) -> dict[str, Any]:
     return {f"sandbox-{i}": actor.remote(config.sandbox) for i in range(config.sandbox.pools)}
 
 
-def _spawn_learners(config: Config, model: str, optimizer: OptimizerConfig) -> dict[str, Any]:
+def _reserve_learners(config: Config) -> PlacementGroup | None:
+    """Room for all ranks at once, close together: every step moves gradients between them.
+
+    Raises:
+        PlacementError: the cluster had no such room in time.
+    """
+    learner = config.learner
+    wanted = {"CPU": learner.num_cpus, "GPU": learner.num_gpus}
+    bundle = {kind: amount for kind, amount in wanted.items() if amount > 0}
+    if not bundle:
+        return None
+    group = placement_group([bundle] * learner.ranks, strategy="PACK")
+    if not group.wait(config.deadlines.start_s):
+        remove_placement_group(group)
+        raise PlacementError(
+            f"no room for {learner.ranks} learner ranks of {bundle} within {config.deadlines.start_s:.0f} s: "
+            "other work holds the cluster; wait for it, ask for less, or add nodes"
+        )
+    return group
+
+
+def _spawn_learners(
+    config: Config, model: str, optimizer: OptimizerConfig, reservation: PlacementGroup | None
+) -> dict[str, Any]:
     env = learner_env(None if config.learner.num_gpus else _threads(config))
     if not config.learner.num_gpus:
         env["CUDA_VISIBLE_DEVICES"] = ""  # a learner that asked for no GPU must not take one it can see
@@ -127,7 +154,16 @@ def _spawn_learners(config: Config, model: str, optimizer: OptimizerConfig) -> d
         revision=config.controller.revision,
         timeout_s=config.deadlines.step_s,
     )
-    return {f"learner-{rank}": actor.remote(spec) for rank in range(config.learner.ranks)}
+    if reservation is None:
+        return {f"learner-{rank}": actor.remote(spec) for rank in range(config.learner.ranks)}
+    return {
+        f"learner-{rank}": actor.options(
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                reservation, placement_group_bundle_index=rank
+            )
+        ).remote(spec)
+        for rank in range(config.learner.ranks)
+    }
 
 
 def _set_up_learners(learners: dict[str, Any], deadline: float) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def stage1_step(run: Run, step: int) -> dict[str, float]:
         **counter_metrics(result.counters),
         **policy_metrics(stats),
         **timer.metrics(),
+        **run.fleet.client_metrics(),
         "groups/zero_signal": zero_signal_share(rewards, groups),
         "policy_version": float(run.fleet.version),
     }

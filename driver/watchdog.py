@@ -20,8 +20,8 @@ class Watchdog:
     """A thread that wants to hear :meth:`beat` at least every ``stall_s`` seconds.
 
     The driver beats when something moved: an episode finished, an optimizer step ended, an actor came up.
-    Waiting is not progress, so a wedged actor cannot hide behind a polling loop. A deadline inside
-    :func:`driver.remote.gather` normally fires first and gives a better message; this is the last resort.
+    Waiting is not progress, so a wedged actor cannot hide behind a polling loop. Where a deadline inside
+    :func:`driver.remote.gather` is shorter, it fires first, and its message says who did not answer.
 
     Args:
         stall_s: seconds without progress after which the process ends with :data:`EXIT_STALLED`.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from apprentice.rollout.types import RolloutCounters
 from apprentice.trajectory import Owner, Status, Trajectory
 
-__all__ = ["call_counts", "counter_metrics", "trajectory_metrics"]
+__all__ = ["call_counts", "counter_metrics", "merge_client_metrics", "trajectory_metrics"]
 
 
 def call_counts(trajectories: Sequence[Trajectory]) -> tuple[Counter[str], Counter[str], Counter[str]]:
@@ -72,3 +72,31 @@ def counter_metrics(counters: RolloutCounters) -> dict[str, float]:
     }
     metrics |= {f"unusable/{kind}": float(count) for kind, count in sorted(counters.unusable.items())}
     return metrics | {f"verdict/{kind}": float(count) for kind, count in sorted(counters.verdicts.items())}
+
+
+def merge_client_metrics(clients: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Numbers that several clients keep of one service, as ``<service>/<number>``.
+
+    Counts add up. ``peak`` is the highest of any client; ``seconds`` and ``queue_s`` are means a call,
+    weighted by each client's answered calls (``ok``).
+
+    Args:
+        clients: a mapping a client: service (``expert/Qwen3-8B``, ``sandbox``) -> numbers.
+    """
+    merged: dict[str, float] = {}
+    weights: Counter[str] = Counter()
+    for client in clients:
+        for service, numbers in client.items():
+            for name, value in numbers.items():
+                key = f"{service}/{name}"
+                if name == "peak":
+                    merged[key] = max(merged.get(key, 0.0), value)
+                elif name in _MEANS and "ok" in numbers:
+                    merged[key] = merged.get(key, 0.0) + value * numbers["ok"]
+                    weights[key] += int(numbers["ok"])
+                else:
+                    merged[key] = merged.get(key, 0.0) + value
+    return {key: value / max(weights[key], 1) if key in weights else value for key, value in merged.items()}
+
+
+_MEANS = ("seconds", "queue_s")

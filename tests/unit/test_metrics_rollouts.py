@@ -2,7 +2,12 @@
 
 import pytest
 
-from apprentice.metrics.rollouts import call_counts, counter_metrics, trajectory_metrics
+from apprentice.metrics.rollouts import (
+    call_counts,
+    counter_metrics,
+    merge_client_metrics,
+    trajectory_metrics,
+)
 from apprentice.rollout.types import RolloutCounters
 from apprentice.trajectory import CallRecord, Owner, Status, Trajectory, TrajectoryBuilder
 
@@ -66,3 +71,16 @@ def test_counters() -> None:
     assert metrics["samples/replaced"] == 2
     assert metrics["tokens_per_s/rollout"] == 200
     assert metrics["unusable/expert"] == 3
+
+
+def test_clients_of_one_service_are_merged() -> None:
+    first = {"expert/A": {"calls": 3, "ok": 3, "seconds": 2.0, "peak": 4}, "sandbox": {"failures": 1}}
+    second = {"expert/A": {"calls": 2, "ok": 1, "seconds": 6.0, "peak": 2}, "sandbox": {"failures": 2}}
+    assert merge_client_metrics([first, second]) == {
+        "expert/A/calls": 5,
+        "expert/A/ok": 4,
+        "expert/A/seconds": (3 * 2.0 + 1 * 6.0) / 4,
+        "expert/A/peak": 4,
+        "sandbox/failures": 3,
+    }
+    assert merge_client_metrics([]) == {}
