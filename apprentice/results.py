@@ -11,7 +11,7 @@ from typing import Any
 
 from apprentice.errors import DataError
 
-__all__ = ["ItemResult", "read_all_results", "read_results", "write_results"]
+__all__ = ["ItemResult", "item_from_row", "read_all_results", "read_results", "write_results"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,16 @@ def write_results(path: Path, items: Sequence[ItemResult]) -> None:
     partial.replace(path)
 
 
+def item_from_row(row: dict[str, Any]) -> ItemResult:
+    """The item of a JSON row; fields that it does not know are left out.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is no such row.
+    """
+    known = {key: value for key, value in row.items() if key in _FIELDS}
+    return ItemResult(**{**known, "answers": tuple(row["answers"]), "verdicts": tuple(row["verdicts"])})
+
+
 def read_results(path: Path) -> list[ItemResult]:
     """Read a file of :func:`write_results`.
 
@@ -73,9 +83,7 @@ def read_results(path: Path) -> list[ItemResult]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                row: dict[str, Any] = json.loads(line)
-                row["answers"], row["verdicts"] = tuple(row["answers"]), tuple(row["verdicts"])
-                items.append(ItemResult(**{key: value for key, value in row.items() if key in _FIELDS}))
+                items.append(item_from_row(json.loads(line)))
             except (ValueError, KeyError, TypeError) as error:
                 raise DataError(f"{path}, line {number}: not a per-item result ({error})") from error
     return items

@@ -13,7 +13,7 @@ from apprentice.metrics.rollouts import call_counts, counter_metrics, trajectory
 from apprentice.result_journal import ResultJournal, fingerprint
 from apprentice.results import ItemResult, write_results
 from apprentice.rollout.types import RolloutCounters
-from apprentice.run_folder import COMPLETE
+from apprentice.run_folder import COMPLETE, file_slug
 from apprentice.trajectory import Trajectory, read_parquet, trajectories_from_table
 from driver.context import Run
 
@@ -56,9 +56,13 @@ def _evaluate_set(
     journal = ResultJournal(results.with_suffix(".journal"), head, resume=resume)
     scored = {item.problem_id for item in journal.items}
     todo = [problem for problem in problems if problem.problem_id not in scored]
-    trajectories = [
-        t for part in journal.parts for t in read_parquet(run.folder.trajectory_path(stage, part))
-    ]
+    kept = [run.folder.trajectory_path(stage, part) for part in journal.parts]
+    for path in run.folder.trajectory_path(stage, problem_set.name).parent.glob(
+        f"{file_slug(problem_set.name)}_part*.parquet"
+    ):
+        if path not in kept:  # of other weights, or of a batch that never came into the journal
+            path.unlink()
+    trajectories = [t for path in kept for t in read_parquet(path)]
     if scored:
         _log.info("%s: %d of %d problems are scored already", name, len(scored), len(problems))
     counters: RolloutCounters | None = None

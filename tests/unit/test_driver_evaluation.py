@@ -1,0 +1,195 @@
+"""An evaluation scores exactly its problems, and goes on after a crash without sampling anything twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from apprentice.config.load import load_config
+from apprentice.data.problem import Problem
+from apprentice.errors import DataError, InfrastructureError
+from apprentice.result_journal import ResultJournal
+from apprentice.results import ItemResult, read_all_results, read_results
+from apprentice.rollout.types import RolloutCounters, RolloutResult, merge_results, split_rollouts
+from apprentice.run_folder import RunFolder
+from apprentice.trajectory import Owner, Status, TrajectoryBuilder, trajectories_to_table
+from driver.evaluation import evaluate_mode
+
+pytestmark = pytest.mark.unit
+
+TINY = Path(__file__).resolve().parents[2] / "configs" / "tiny.yaml"
+WORKERS, PROBLEMS = 4, 30
+
+
+class Fleet:
+    """Four engines that answer at once; in call ``fails_at`` one dies, and ``drops`` is a dropped problem."""
+
+    def __init__(self, fails_at: int | None = None, drops: str = "", version: int = 0) -> None:
+        self.version, self.fails_at, self.drops = version, fails_at, drops
+        self.sampled: list[str] = []
+        self.calls = 0
+
+    def sample(
+        self, problems: Sequence[Problem], *, mode: str, samples: int, sampling: Any, step: int, what: str,
+        max_rollout_tokens: int, on_progress: Any,
+    ) -> RolloutResult:  # fmt: skip
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise InfrastructureError("an engine died")
+        results = []
+        for request in split_rollouts(
+            problems, WORKERS, mode=mode, samples=samples, sampling=sampling, seed=0, step=step
+        ):
+            found = []
+            for problem, group_id in zip(request.problems, request.group_ids, strict=True):
+                self.sampled.append(problem.problem_id)
+                for sample in range(samples if problem.problem_id != self.drops else 0):
+                    builder = TrajectoryBuilder()
+                    builder.append([1, 2], Owner.PROMPT, "prompt")
+                    builder.append_sampled([3], [-0.5], self.version)
+                    found.append(
+                        builder.build(
+                            trajectory_id=f"{group_id}/{sample}.0", problem_id=problem.problem_id,
+                            group_id=group_id, mode=mode, status=Status.COMPLETE, answer=problem.answer,
+                            verdict="correct" if sample % 2 else "wrong", reward=1.0 if sample % 2 else -1.0,
+                        )
+                    )  # fmt: skip
+            results.append(RolloutResult(trajectories_to_table(found), RolloutCounters(wall_s=1.0)))
+        on_progress(len(problems) * samples, len(problems) * samples)
+        return merge_results(results)
+
+
+class Bar:
+    def __init__(self, total: int, initial: int) -> None:
+        self.total, self.done = total, initial
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, error: object, *other: object) -> None:
+        assert error or self.done == self.total
+
+    def update(self, n: int, **shown: float) -> None:
+        self.done += n
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    # 4 times 1 engine with 4 episodes at a time, 2 samples a problem: batches of 8 problems.
+    changes = [f"run_dir={tmp_path}", "rollout.max_concurrent_episodes=4", "evaluation.k=2"]
+    return RunFolder.create(load_config(TINY, changes))
+
+
+def evaluate(folder: RunFolder, fleet: Fleet, label: str | None = None, first: int = 0) -> dict[str, Any]:
+    """Evaluate the tiny recipe's set, with 30 problems of ours in its place; what was logged."""
+    logged: dict[str, Any] = {}
+
+    def log(stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        logged.update(metrics)
+
+    problems = [Problem(f"p{i}", f"{i} + {i}?", str(2 * i)) for i in range(first, first + PROBLEMS)]
+    run: Any = SimpleNamespace(
+        config=folder.config, folder=folder, fleet=fleet, tests={"held_out": problems}, log=log,
+        progress=lambda total, label, unit, initial=0: Bar(total, initial),
+    )  # fmt: skip
+    evaluate_mode(run, "collaborative", label=label)
+    return logged
+
+
+def scored(folder: RunFolder, label: str = "collaborative") -> list[ItemResult]:
+    return read_results(folder.results_path(label, "held_out"))
+
+
+def test_h17_thirty_problems_on_four_workers_are_thirty_results(folder: RunFolder) -> None:
+    fleet = Fleet()
+    logged = evaluate(folder, fleet)
+    expected = [f"p{i}" for i in range(PROBLEMS)]
+    assert [item.problem_id for item in scored(folder)] == expected
+    assert sorted(fleet.sampled) == sorted(expected)
+    assert [item.problem_id for item in read_all_results(folder.path / "results")] == expected
+    trajectories = folder.read_trajectories("evaluate_collaborative")
+    assert len(trajectories) == len({t.trajectory_id for t in trajectories}) == 2 * PROBLEMS
+    assert fleet.calls == 4  # 8 + 8 + 8 + 6
+    assert logged["accuracy"] == 0.5
+
+
+def test_after_a_crash_only_what_is_missing_is_sampled(folder: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError):
+        evaluate(folder, Fleet(fails_at=3))
+    assert not folder.results_path("collaborative", "held_out").exists()
+    again = Fleet()
+    logged = evaluate(folder, again)
+    assert sorted(again.sampled) == sorted(f"p{i}" for i in range(16, PROBLEMS))
+    other = RunFolder.create(folder.config, path=tmp_path / "unbroken")
+    assert logged["accuracy"] == evaluate(other, Fleet())["accuracy"]
+    assert scored(folder) == scored(other)
+    stage = "evaluate_collaborative"
+    assert {t.trajectory_id for t in folder.read_trajectories(stage)} == {
+        t.trajectory_id for t in other.read_trajectories(stage)
+    }
+    finished = Fleet()
+    evaluate(folder, finished)
+    assert finished.sampled == []
+    assert scored(folder) == scored(other)
+
+
+def test_a_line_that_the_crash_cut_off_is_sampled_again(folder: RunFolder) -> None:
+    with pytest.raises(InfrastructureError):
+        evaluate(folder, Fleet(fails_at=3))
+    journal = folder.results_path("collaborative", "held_out").with_suffix(".journal")
+    journal.write_bytes(journal.read_bytes()[:-40])
+    again = Fleet()
+    evaluate(folder, again)
+    assert sorted(again.sampled) == sorted(f"p{i}" for i in range(8, PROBLEMS))
+    assert len(scored(folder)) == PROBLEMS
+    assert len(folder.read_trajectories("evaluate_collaborative")) == 2 * PROBLEMS
+
+
+def test_a_problem_that_was_dropped_is_tried_again_on_the_next_time(folder: RunFolder) -> None:
+    evaluate(folder, Fleet(drops="p3"))
+    assert len(scored(folder)) == PROBLEMS - 1
+    again = Fleet()
+    evaluate(folder, again)
+    assert again.sampled == ["p3"]
+    assert [item.problem_id for item in scored(folder)] == [f"p{i}" for i in range(PROBLEMS)]
+
+
+def test_other_weights_and_other_problems_are_never_mixed_with_what_is_there(folder: RunFolder) -> None:
+    evaluate(folder, Fleet())
+    for fleet, first in ((Fleet(version=1), 0), (Fleet(version=1), 5)):
+        evaluate(folder, fleet, first=first)
+        assert len(fleet.sampled) == PROBLEMS
+    stale = folder.trajectory_path("evaluate_collaborative", "held_out_part009")
+    stale.write_bytes(folder.trajectory_path("evaluate_collaborative", "held_out").read_bytes())
+    checkpoint = folder.checkpoint_path("stage1", 3)
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "config.json").write_text("{}")
+    folder.mark_complete("stage1", 3)
+    trained = Fleet(version=1)
+    evaluate(folder, trained, first=5)
+    assert len(trained.sampled) == PROBLEMS
+    assert len(scored(folder)) == PROBLEMS
+    assert len(folder.read_trajectories("evaluate_collaborative")) == 2 * PROBLEMS
+
+
+def test_an_evaluation_amid_a_stage_begins_anew(folder: RunFolder) -> None:
+    evaluate(folder, Fleet(), label="stage1_step_2")
+    again = Fleet()
+    evaluate(folder, again, label="stage1_step_2")
+    assert len(again.sampled) == PROBLEMS
+
+
+def test_a_journal_is_no_results_file_and_a_damaged_one_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="finished results"):
+        ResultJournal(tmp_path / "s.jsonl", "head")
+    journal = ResultJournal(tmp_path / "s.journal", "head")
+    journal.append("one", [ItemResult("p", "", "1", ("1",), ("correct",))])
+    assert ResultJournal(tmp_path / "s.journal", "head").items == journal.items
+    assert ResultJournal(tmp_path / "s.journal", "head", resume=False).items == []
+    (tmp_path / "s.journal").write_text('head\n{"part": "one"}\n')
+    with pytest.raises(DataError, match="damaged"):
+        ResultJournal(tmp_path / "s.journal", "head")
