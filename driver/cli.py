@@ -19,7 +19,7 @@ from types import FrameType
 from apprentice import __version__
 from apprentice.errors import ApprenticeError, ConfigError, InfrastructureError
 from driver import commands
-from driver.cli_data import COMPARE, add_compare, add_data
+from driver.cli_data import TWO_WORDS, add_compare, add_data, add_judge
 
 __all__ = ["main"]
 
@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. ``argv`` without the program's name; ``sys.argv`` if None."""
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:2] == COMPARE.split():  # `evaluate` takes a recipe, so this cannot be a command below it
-        words[:2] = [COMPARE]
+    if " ".join(words[:2]) in TWO_WORDS:
+        words[:2] = [" ".join(words[:2])]
     arguments, rest = parser.parse_known_args(words)
     if rest:
         # argparse gives up on positionals that follow an option: `train demo.yaml --dry-run stage1.steps=5`.
@@ -100,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(section, common)
     _add_evaluate(section, common)
     add_compare(section, common, _Help)
+    add_judge(section, common, _Help)
     _add_trajectories(section, common)
     add_data(section, common, _Help, _OVERRIDES)
     _add_config(section, common)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from driver import commands
+from driver import commands, results_commands
 
 if TYPE_CHECKING:
     Section = argparse._SubParsersAction[argparse.ArgumentParser]  # the only name that argparse has for it
 
-__all__ = ["COMPARE", "add_compare", "add_data"]
+__all__ = ["TWO_WORDS", "add_compare", "add_data", "add_judge"]
 
-COMPARE = "evaluate compare"
-"""One command of two words: ``evaluate`` itself takes a recipe, so nothing can stand below it."""
+_COMPARE, _JUDGE = "evaluate compare", "evaluate judge"
+TWO_WORDS = (_COMPARE, _JUDGE)
+"""Commands of two words: ``evaluate`` itself takes a recipe, so nothing can stand below it."""
 
 
 def add_compare(
@@ -21,7 +22,7 @@ def add_compare(
 ) -> None:
     """``apprentice evaluate compare``."""
     parser = section.add_parser(
-        COMPARE,
+        _COMPARE,
         parents=[common],
         formatter_class=formatter,
         help="the paired difference of two runs, or of two modes, on the same problems",
@@ -45,7 +46,36 @@ def add_compare(
     parser.add_argument(
         "--confidence", type=float, default=0.95, help="of the interval (default: %(default)s)"
     )
-    parser.set_defaults(command=commands.compare)
+    parser.set_defaults(command=results_commands.compare)
+
+
+def add_judge(
+    section: Section, common: argparse.ArgumentParser, formatter: type[argparse.HelpFormatter]
+) -> None:
+    """``apprentice evaluate judge``."""
+    parser = section.add_parser(
+        _JUDGE,
+        parents=[common],
+        formatter_class=formatter,
+        help="let a model judge the answers that no rule can check (golds in prose)",
+        description=(
+            "After an evaluation: ask a model behind an OpenAI-compatible endpoint whether answers to\n"
+            "problems with golds in prose state the same. The rules' results stay as they are; the judge's\n"
+            "stand in RUN/judged and in a column of their own. An answer is never asked about twice."
+        ),
+        epilog=(
+            "example:\n"
+            "  apprentice evaluate judge runs/imo-evaluate --base-url http://localhost:8000/v1 --model NAME"
+        ),
+    )
+    parser.add_argument("run", help="folder of an evaluated run")
+    parser.add_argument("--base-url", required=True, help="of the endpoint")
+    parser.add_argument("--model", required=True, help="name of the model there")
+    parser.add_argument("--api-key-env", help="environment variable that holds the key")
+    parser.add_argument(
+        "--concurrency", type=int, default=8, help="questions at a time (default: %(default)s)"
+    )
+    parser.set_defaults(command=results_commands.judge)
 
 
 def add_data(

@@ -16,7 +16,6 @@ from driver.plan import placement_plan
 
 __all__ = [
     "collect",
-    "compare",
     "data_info",
     "evaluate",
     "explain",
@@ -70,22 +69,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
         modes=config.evaluation.modes,
         address=arguments.address,
     )
-
-
-def compare(arguments: argparse.Namespace) -> int:
-    """``apprentice evaluate compare``."""
-    from apprentice.metrics.compare import compare_runs
-
-    print(
-        compare_runs(
-            Path(arguments.a),
-            Path(arguments.b),
-            modes=tuple(arguments.modes) if arguments.modes else None,
-            shared_only=arguments.shared,
-            confidence=arguments.confidence,
-        ).table()
-    )
-    return 0
 
 
 def data_info(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from openai.types.chat import ChatCompletion
 from apprentice.config.schema import OpenAIBackend
 from apprentice.episodes.actions import CallExpert
 from apprentice.errors import ConfigError
-from apprentice.experts.prompt import build_messages, split_reasoning
+from apprentice.experts.prompt import Message, build_messages, split_reasoning
 from apprentice.experts.retry import is_retryable_status
 from apprentice.experts.types import BackendFailure, ExpertAnswer, Usage
 
@@ -139,16 +140,29 @@ class OpenAIExpert:
         Raises:
             BackendFailure: see :func:`parse_completion`, and ``timeout``, ``connection``, ``http_<status>``.
         """
+        messages = build_messages(request, include_transcript=self._include_transcript)
+        return await self.complete(
+            messages, max_tokens=request.max_tokens, timeout_s=timeout_s, tool=request.tool
+        )
+
+    async def complete(
+        self, messages: Sequence[Message], *, max_tokens: int, timeout_s: float, tool: str
+    ) -> ExpertAnswer:
+        """One chat completion of any messages; ``tool`` says in errors what it was for.
+
+        Raises:
+            BackendFailure: as :meth:`answer`.
+        """
         body: dict[str, Any] = {
             "model": self._config.model,
-            "messages": build_messages(request, include_transcript=self._include_transcript),
+            "messages": list(messages),
             "temperature": self._temperature,
             "top_p": self._top_p,
             "extra_body": dict(self._config.extra_body),
             "timeout": timeout_s,
         }
         if "max_completion_tokens" not in self._config.extra_body:
-            body["max_tokens"] = request.max_tokens
+            body["max_tokens"] = max_tokens
         try:
             # The client's own timeout is per read: a server that dribbles would never meet it.
             async with asyncio.timeout(timeout_s):
@@ -166,7 +180,7 @@ class OpenAIExpert:
             raise self._failure(what, "malformed", retryable=True) from None
         if not isinstance(completion, ChatCompletion):
             raise self._failure("malformed response (no JSON object)", "malformed", retryable=True)
-        return parse_completion(completion, expert=self._name, tool=request.tool)
+        return parse_completion(completion, expert=self._name, tool=tool)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -25,6 +25,7 @@ COMMANDS = [
     ["train"],
     ["evaluate"],
     ["evaluate", "compare"],
+    ["evaluate", "judge"],
     ["data"],
     ["data", "info"],
     ["trajectories"],
