@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from apprentice.results import ItemResult, read_all_results, read_results
 from apprentice.rollout.types import RolloutCounters, RolloutResult, merge_results, split_rollouts
 from apprentice.run_folder import RunFolder
 from apprentice.trajectory import Owner, Status, TrajectoryBuilder, trajectories_to_table
+from driver import run as runs
 from driver.evaluation import evaluate_mode
 
 pytestmark = pytest.mark.unit
@@ -193,3 +195,36 @@ def test_a_journal_is_no_results_file_and_a_damaged_one_says_so(tmp_path: Path) 
     (tmp_path / "s.journal").write_text('head\n{"part": "one"}\n')
     with pytest.raises(DataError, match="damaged"):
         ResultJournal(tmp_path / "s.journal", "head")
+
+
+def test_an_evaluation_that_crashed_is_finished_by_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``apprentice evaluate`` leaves a run that ``apprentice train --resume`` goes on with."""
+    changes = [f"run_dir={tmp_path}", "rollout.max_concurrent_episodes=2", "evaluation.k=2"]
+    config = load_config(TINY, changes)
+    fleets = [Fleet(fails_at=3), Fleet()]
+    finished: list[Path] = []
+
+    @contextlib.contextmanager
+    def running(config: Any, folder: RunFolder, *_: object, **__: object) -> Iterator[Any]:
+        problems = [Problem(f"p{i}", f"{i} + {i}?", str(2 * i)) for i in range(PROBLEMS)]
+        yield SimpleNamespace(
+            config=config, folder=folder, fleet=fleets[int(crashed)],
+            tests={"held_out": problems}, log=lambda *_: None, seconds={"start": 0.0}, peak_memory_bytes=0,
+            stream=SimpleNamespace(position=0),
+            progress=lambda total, label, unit, initial=0: Bar(total, initial),
+        )  # fmt: skip
+
+    crashed = False
+    monkeypatch.setattr(runs, "_running", running)
+    monkeypatch.setattr(runs, "_finish", lambda folder, run: finished.append(folder.path))
+    with pytest.raises(InfrastructureError):
+        runs.evaluate(config, modes=["internalized"])
+    crashed = True
+    path = tmp_path / "tiny-evaluate"
+    assert runs.train(config, resume=str(path)) == 0
+    assert finished == [path]
+    assert len(fleets[0].sampled) + len(fleets[1].sampled) == PROBLEMS
+    assert not set(fleets[0].sampled) & set(fleets[1].sampled)
+    assert len(read_results(path / "results" / "internalized" / "held_out.jsonl")) == PROBLEMS
