@@ -69,6 +69,12 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, divisor: float)
     return logits.div_(divisor) if divisor != 1.0 else logits
 
 
+def _fill(rows: Tensor, chunk: int) -> Tensor:
+    """``[n, k]`` filled with zero rows to a multiple of 64, so that kernels made for a shape serve again."""
+    missing = -len(rows) % min(64, chunk)
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+
+
 class _ChunkedLogprobs(torch.autograd.Function):
     """Saves the inputs and one log-normalizer a row; recomputes logits chunk by chunk in backward."""
 
@@ -91,7 +97,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, rows, chunk):
                 part = slice(start, start + chunk)
-                logits = _logits(hidden[part], weight, bias, divisor)
+                count = len(targets[part])
+                logits = _logits(_fill(hidden[part], chunk), weight, bias, divisor)[:count]
                 chosen = logits.gather(-1, targets[part, None]).squeeze(-1)
                 top = logits.amax(-1, keepdim=True)
                 logits.sub_(top)
@@ -125,15 +132,15 @@ class _ChunkedLogprobs(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(alive), ctx.chunk):
                 rows = alive[start : start + ctx.chunk]
-                states = hidden[rows]
+                states = _fill(hidden[rows], ctx.chunk)
                 d_logits = _logits(states, weight, bias, ctx.divisor)
-                d_logits.sub_(normalizer[rows, None]).exp_().neg_()  # - softmax
-                ones = torch.ones(len(rows), 1, dtype=d_logits.dtype, device=d_logits.device)
-                d_logits.scatter_add_(-1, targets[rows, None], ones)
-                d_logits.mul_((grad[rows] / ctx.divisor)[:, None])
+                d_logits.sub_(_fill(normalizer[rows, None], ctx.chunk)).exp_().neg_()  # - softmax
+                ones = torch.ones(len(states), 1, dtype=d_logits.dtype, device=d_logits.device)
+                d_logits.scatter_add_(-1, _fill(targets[rows, None], ctx.chunk), ones)
+                d_logits.mul_(_fill(grad[rows, None] / ctx.divisor, ctx.chunk))  # rows of filling: times 0
                 small = d_logits.to(hidden.dtype)
                 if grad_hidden is not None:
-                    grad_hidden[rows] = small @ weight
+                    grad_hidden[rows] = (small @ weight)[: len(rows)]
                 if need_weight:
                     grad_weight = _add(grad_weight, small.T @ states, accumulate)
                 if need_bias:
