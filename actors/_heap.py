@@ -16,7 +16,7 @@ class HeapTrimmer:
     updates. A trim costs a second of page faults, so it waits for ``slack`` bytes to gather. Linux only.
     """
 
-    def __init__(self, slack: int = 5 * 2**29) -> None:
+    def __init__(self, slack: int = 5 * 2**30) -> None:
         self._slack = slack
         self._floor = 0
 
