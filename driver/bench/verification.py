@@ -21,6 +21,7 @@ __all__ = ["measure_verification"]
 
 Pairs = list[tuple[str, str]]
 _DEADLINE_S = 10.0  # of one case with another project's rule
+_START_S = 120.0
 _MEMORY_BYTES = 2 << 30
 _REPEATS = 3
 _HOSTILE = (r"\boxed{10^{10^{10}}}", r"\boxed{(13/10)^{6472416997}}", "{" * 1_000_000, r"\boxed{" * 150_000)
@@ -61,7 +62,11 @@ def _cases_right() -> list[dict[str, Any]]:
 
 
 def run_rule(name: str, cases: Sequence[Case], deadline_s: float = _DEADLINE_S) -> list[bool | None]:
-    """What a rule says of each case; None where it raised, or was killed at its limit of time or memory."""
+    """What a rule says of each case; None where it raised, or was killed at its limit of time or memory.
+
+    Raises:
+        RuntimeError: its process does not start: nothing can be said of the rule.
+    """
     answers: list[bool | None] = []
     context = multiprocessing.get_context("spawn")
     while len(answers) < len(cases):
@@ -70,12 +75,16 @@ def run_rule(name: str, cases: Sequence[Case], deadline_s: float = _DEADLINE_S) 
         process.start()
         theirs.close()
         try:
-            patience = deadline_s + 60  # a new process imports first
+            if not ours.poll(_START_S):
+                raise RuntimeError(f"{name}: its process did not start within {_START_S:g} s")
+            ours.recv()
+        except EOFError as error:
+            raise RuntimeError(f"{name}: its process ended before its first case") from error
+        try:
             while len(answers) < len(cases):
-                if not ours.poll(patience):
+                if not ours.poll(deadline_s):
                     raise EOFError
                 answers.append(ours.recv())
-                patience = deadline_s
         except EOFError:  # hung, or dead; the next process goes on with the next case
             answers.append(None)
         process.kill()
@@ -85,7 +94,10 @@ def run_rule(name: str, cases: Sequence[Case], deadline_s: float = _DEADLINE_S) 
 
 
 def _serve(connection: Connection, name: str, cases: Sequence[Case]) -> None:
+    import math_verify  # noqa: F401  # seconds that are no case's
+
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    connection.send("ready")
     for case in cases:
         try:
             connection.send(bool(RULES[name](case)))

@@ -56,7 +56,8 @@ RULES: Mapping[str, Callable[[Case], bool]] = {
 def _math_verify(gold: str, response: str) -> bool:
     from math_verify import parse, verify
 
-    return bool(verify(parse(gold if "$" in gold else f"${gold}$"), parse(response)))
+    delimited = re.search(r"(?<!\\)\$", gold) is not None
+    return bool(verify(parse(gold if delimited else f"${gold}$"), parse(response)))
 
 
 _LATEX = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)

@@ -92,7 +92,17 @@ def test_a_rule_that_raises_hangs_or_dies_costs_only_its_case(monkeypatch: pytes
     assert time.monotonic() - began < 90
 
 
+def test_a_rule_whose_process_does_not_start_is_not_counted_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "_serve", _never)
+    with pytest.raises(RuntimeError, match="any: its process ended before its first case"):
+        run_rule("any", [Case("", "yes", "yes", True)])
+
+
+def _never(connection: object, name: str, cases: list[Case]) -> None: ...
+
+
 def _serve(connection: object, name: str, cases: list[Case]) -> None:
+    connection.send("ready")  # type: ignore[attr-defined]
     for case in cases:
         if case.gold == "hang" and case is not cases[0]:
             time.sleep(600)
