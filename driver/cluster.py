@@ -31,8 +31,7 @@ def cluster(config: Config, address: str | None) -> Iterator[None]:
     Raises:
         PlacementError: the cluster lacks resources that the recipe's actors need; says which.
     """
-    private = address is None and "RAY_ADDRESS" not in os.environ
-    if private:
+    if address is None and "RAY_ADDRESS" not in os.environ:
         _start_local()
     else:
         _join(address)
@@ -43,8 +42,7 @@ def cluster(config: Config, address: str | None) -> Iterator[None]:
         with contextlib.suppress(Exception):  # Serve may have died with the cluster; we leave anyway
             from serve.expert import shutdown_experts
 
-            # On a cluster of others, Serve may run what is none of ours.
-            shutdown_experts(None if private else asked_experts(config))
+            shutdown_experts(asked_experts(config))  # Serve may run what is none of ours
         ray.shutdown()
 
 
