@@ -141,11 +141,11 @@ def _spawn_learners(
     env = learner_env(None if config.learner.num_gpus else _threads(config))
     if not config.learner.num_gpus:
         env["CUDA_VISIBLE_DEVICES"] = ""  # a learner that asked for no GPU must not take one it can see
-    actor = ray.remote(Learner).options(
-        num_cpus=config.learner.num_cpus,
-        num_gpus=config.learner.num_gpus,
-        runtime_env={"env_vars": env},
-    )
+    options: dict[str, Any] = {
+        "num_cpus": config.learner.num_cpus,
+        "num_gpus": config.learner.num_gpus,
+        "runtime_env": {"env_vars": env},
+    }
     spec = LearnerSpec(
         model=model,
         learner=config.learner,
@@ -154,16 +154,14 @@ def _spawn_learners(
         revision=config.controller.revision,
         timeout_s=config.deadlines.step_s,
     )
-    if reservation is None:
-        return {f"learner-{rank}": actor.remote(spec) for rank in range(config.learner.ranks)}
-    return {
-        f"learner-{rank}": actor.options(
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
+    learners = {}
+    for rank in range(config.learner.ranks):
+        if reservation is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 reservation, placement_group_bundle_index=rank
             )
-        ).remote(spec)
-        for rank in range(config.learner.ranks)
-    }
+        learners[f"learner-{rank}"] = ray.remote(Learner).options(**options).remote(spec)
+    return learners
 
 
 def _set_up_learners(learners: dict[str, Any], deadline: float) -> dict[str, Any]:
