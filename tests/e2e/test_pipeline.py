@@ -35,7 +35,17 @@ def finished(tmp_path_factory) -> tuple[RunFolder, subprocess.CompletedProcess[s
     call = f'<tool_call>\n{{"name": "code_interpreter", "arguments": {arguments}}}\n</tool_call>'
     corpus += [call, "Answer: \\boxed{12}", "<python>\n</python>\n<output>\n</output>"] * 8
     model = make_tiny_model(folder / "model", corpus=corpus, vocab_size=1024, hidden=128, layers=2)
-    overrides = [f"controller.model={model}", f"run_dir={folder / 'runs'}"]
+    # Enough warm-up for the random model to know its eight demonstrations by heart: it then makes real calls,
+    # and some trajectories reach Stage II.
+    overrides = [
+        f"controller.model={model}",
+        f"run_dir={folder / 'runs'}",
+        "warmup.epochs=80",
+        "warmup.batch_size=8",
+        "warmup.optimizer.learning_rate=0.003",
+        "rollout.sampling.temperature=0.7",
+        "stage2.max_problems=8",
+    ]
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "driver", "train", str(RECIPE), *overrides],
@@ -123,5 +133,5 @@ def test_the_run_folder_tells_how_it_was_made(finished) -> None:
     assert yaml.safe_load((run.path / "config.yaml").read_text())["seed"] == 66
     assert {"ray", "torch", "transformers", "deepspeed"} <= set(run.provenance["versions"])
     funnel = json.loads((run.path / "stage2_filters.json").read_text())
-    assert funnel[0] == {"name": "sampled", "count": 8}
+    assert funnel[0] == {"name": "sampled", "count": 16}
     assert funnel[-1]["count"] >= 1
