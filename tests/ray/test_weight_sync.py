@@ -104,7 +104,10 @@ def test_updates_and_sampling_that_overlap_are_serialised_and_all_finish(
         reference.load(local.weights(out.policy_version))
         expected = reference.logprobs([*PROMPT, *out.token_ids], len(PROMPT))
         np.testing.assert_allclose(out.logprobs, expected, atol=1e-4)
-    assert_serves(worker, 4, reference, local)
+    # Ray may start calls that are sent together in either order: the last to be carried out is served.
+    served = ray.get(worker.state.remote(), timeout=60).version
+    assert served in (3, 4)
+    assert_serves(worker, served, reference, local)
 
 
 def test_an_engine_that_an_update_failed_on_is_stale_until_the_next_one(
