@@ -100,6 +100,8 @@ def attempts(summary: Mapping[str, Any]) -> str:
     counts = sorted(
         {k for cell in cells for k in (cell["k"] if isinstance(cell["k"], list) else [cell["k"]])}
     )
+    if not counts:  # a run without an evaluation
+        return ""
     if counts == [1]:
         return "one attempt each"
     return f"mean of {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} attempts"

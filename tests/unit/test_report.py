@@ -420,3 +420,8 @@ def test_moving_mean_is_the_mean_of_its_window() -> None:
     assert moving_mean([0.0, 3.0, 6.0, 0.0], share=0.1) == [1.5, 3.0, 3.0, 3.0]
     values = [math.sin(i) for i in range(40)]
     assert moving_mean(values)[20] == pytest.approx(sum(values[17:24]) / 7)
+
+
+def test_a_run_without_an_evaluation_has_no_attempts_to_count() -> None:
+    assert attempts({"modes": {}}) == ""
+    assert format_table({"modes": {}}) == "no results"
