@@ -181,7 +181,7 @@ class MemorySampler:
         if not self._wake.is_set():
             self._wake.set()
             if self._thread.is_alive():
-                self._thread.join()
+                self._thread.join(timeout=10.0)  # it is a daemon: a stuck read must not hold the run
             self.sample()
         return self._peak
 
