@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -24,6 +25,8 @@ __all__ = ["SandboxPoolActor", "SandboxPoolClient", "limits_of"]
 
 _log = logging.getLogger(__name__)
 _QUEUE_S = 300.0
+_SHY_S = 5.0
+"""How long a pool that failed a cell comes after the others; a restarted one is back within seconds."""
 
 
 def limits_of(config: SandboxConfig) -> Limits:
@@ -44,7 +47,9 @@ class SandboxPoolActor:
     """
 
     def __init__(self, config: SandboxConfig) -> None:
-        self._pool = SandboxPool(config.workers, limits=limits_of(config), max_retries=config.max_retries)
+        self._pool = SandboxPool(
+            config.cells_at_once, limits=limits_of(config), max_retries=config.max_retries
+        )
         self._starting = asyncio.Lock()
         self._closed = False
 
@@ -68,6 +73,15 @@ class SandboxPoolActor:
         """See :meth:`apprentice.sandbox.pool.SandboxPool.metrics`."""
         return self._pool.metrics()
 
+    async def health(self) -> dict[str, float]:
+        """Numbers that add up over pools: zygotes restarted since this process began, pools by isolation
+        level (``pools/none``), and whether Ray has restarted this process (``pools/restarted``)."""
+        return {
+            "restarts": float(self._pool.metrics()["restarts"]),
+            f"pools/{self._pool.level}": 1.0,
+            "pools/restarted": float(ray.get_runtime_context().was_current_actor_reconstructed),
+        }
+
     async def close(self) -> None:
         """End every worker and cell, for good."""
         self._closed = True
@@ -78,12 +92,15 @@ class SandboxPoolActor:
 class SandboxPoolClient:
     """Runs cells on the pool actor with the fewest of this client's cells; a :class:`PythonRunner`.
 
-    A cell whose pool died, did not answer in time or reported an infrastructure outcome is run again, on
-    another pool where there is one. Picklable; every process that holds a copy counts for itself.
+    Among pools with equally many cells the one on the caller's own node is taken. A cell whose pool died, did
+    not answer in time or reported an infrastructure outcome is run again, on another pool where there is one.
+    A call that is cancelled ends its cell and frees the worker at once. Picklable; every process that holds a
+    copy counts for itself.
 
     Args:
         pools: handles of :class:`SandboxPoolActor`.
         config: limits and retries.
+        nodes: id of the node on which each pool was placed; empty: no pool is nearer than another.
         max_chars: length of the text a model sees.
         queue_s: how long a cell may wait for a worker before its pool counts as dead.
     """
@@ -93,23 +110,31 @@ class SandboxPoolClient:
         pools: Sequence[Any],
         config: SandboxConfig,
         *,
+        nodes: Sequence[str] = (),
         max_chars: int = 4000,
         queue_s: float = _QUEUE_S,
     ) -> None:
         if not pools:
             raise ValueError("a sandbox client needs at least one pool")
+        if nodes and len(nodes) != len(pools):
+            raise ValueError(
+                f"{len(pools)} pools cannot lie on {len(nodes)} nodes: give one node a pool, or none"
+            )
         self._pools, self._config, self._max_chars = list(pools), config, max_chars
+        self._nodes, self._queue_s = list(nodes), queue_s
         self._deadline_s = queue_s + (config.max_retries + 1) * (config.wall_s + 10.0)
         self._inflight = [0] * len(self._pools)
-        self._failed_at = [0.0] * len(self._pools)
+        self._failed_at = [-math.inf] * len(self._pools)
+        self._far: list[bool] | None = None
         self._counts: Counter[str] = Counter()
         self._seconds: Counter[str] = Counter()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self._pools, self._config, self._max_chars, self._deadline_s))
+        return (_rebuild, (self._pools, self._config, self._nodes, self._max_chars, self._queue_s))
 
     def metrics(self) -> dict[str, float]:
-        """Cells by outcome (``outcome/ok``), ``failures``; queue, wall and CPU seconds, summed."""
+        """``cells`` and the same by outcome (``outcome/ok``), attempts that failed (``failures``), cells
+        whose caller was ``cancelled``; ``queue_s``, ``wall_s`` and ``cpu_s``, summed over the cells."""
         return {**self._counts, **{f"{k}_s": v for k, v in self._seconds.items()}}
 
     async def run(self, code: str) -> PythonResult:
@@ -127,6 +152,13 @@ class SandboxPoolClient:
         Raises:
             SandboxError: no pool ran it within its retries; says nothing of the code.
         """
+        try:
+            return await self._run_cell(code)
+        except asyncio.CancelledError:
+            self._counts["cancelled"] += 1
+            raise
+
+    async def _run_cell(self, code: str) -> CellResult:
         why = ""
         tried: set[int] = set()
         for attempt in range(self._config.max_retries + 1):
@@ -161,17 +193,28 @@ class SandboxPoolClient:
             raise
 
     def _choose(self, tried: set[int]) -> int:
-        """Untried before tried, then fewest cells in flight, then longest without a failure."""
-        return min(range(len(self._pools)), key=lambda i: (i in tried, self._inflight[i], self._failed_at[i]))
+        """Untried before tried, then those that did not just fail, then the fewest cells in flight, then the
+        own node, then the longest without a failure."""
+        if self._far is None:  # here, since the client may have been made in another process
+            here = ray.get_runtime_context().get_node_id() if self._nodes else ""
+            self._far = [bool(self._nodes) and self._nodes[i] != here for i in range(len(self._pools))]
+        far, shy_since = self._far, time.monotonic() - _SHY_S
+
+        def order(i: int) -> tuple[bool, bool, int, bool, float]:
+            failed_at = self._failed_at[i]
+            return i in tried, failed_at > shy_since, self._inflight[i], far[i], failed_at
+
+        return min(range(len(self._pools)), key=order)
 
     def _count(self, result: CellResult) -> None:
+        self._counts["cells"] += 1
         self._counts[f"outcome/{result.outcome}"] += 1
         self._counts["truncated"] += result.outcome is Outcome.OUTPUT_LIMIT
         for name in ("queue", "wall", "cpu"):
             self._seconds[name] += getattr(result, f"{name}_s")
 
 
-def _rebuild(pools: list[Any], config: SandboxConfig, max_chars: int, deadline_s: float) -> SandboxPoolClient:
-    client = SandboxPoolClient(pools, config, max_chars=max_chars)
-    client._deadline_s = deadline_s
-    return client
+def _rebuild(
+    pools: list[Any], config: SandboxConfig, nodes: list[str], max_chars: int, queue_s: float
+) -> SandboxPoolClient:
+    return SandboxPoolClient(pools, config, nodes=nodes, max_chars=max_chars, queue_s=queue_s)

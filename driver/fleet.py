@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ from driver.remote import gather
 from driver.weight_sync import SyncReport, sync_weights
 
 __all__ = ["Fleet"]
+
+_POOL_HEALTH_S = 5.0
 
 
 @dataclass(slots=True)
@@ -84,10 +87,22 @@ class Fleet:
         return merged
 
     def client_metrics(self) -> dict[str, float]:
-        """Calls, failures, queue and latency of experts and sandbox since the start, over all engines."""
+        """Calls, failures, queue and latency of experts and sandbox since the start, over all engines; and
+        the sandbox pools' isolation levels and restarts."""
         refs = {name: worker.client_metrics.remote() for name, worker in self.workers.items()}
         answers = gather(refs, timeout_s=60.0, what="metrics of experts and sandbox")
-        return merge_client_metrics(list(answers.values()))
+        return merge_client_metrics([*answers.values(), *self._pool_health()])
+
+    def _pool_health(self) -> list[dict[str, dict[str, float]]]:
+        """What each pool says of itself. A pool that is just being restarted is silent: it ends no run."""
+        refs = [pool.health.remote() for pool in self.pools.values()]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=_POOL_HEALTH_S) if refs else ([], [])
+        answers: list[dict[str, float]] = []
+        for ref in ready:
+            with contextlib.suppress(ray.exceptions.RayError):
+                answers.append(ray.get(ref, timeout=1.0))
+        silent = {"pools/silent": float(len(refs) - len(answers))}
+        return [{"sandbox": numbers} for numbers in (*answers, silent)] if refs else []
 
     # ---- learning ----
 

@@ -34,6 +34,7 @@ class PlannedActor:
 
     ``host_bytes`` and ``gpu_bytes`` are estimates, ``None`` where the model's size is not known.
     ``strategy``: ``PACK`` keeps the actors of the row close together, ``SPREAD`` puts them on many nodes.
+    ``per_node``: there are ``count`` on every node that has room for them, and at least on one.
     """
 
     role: Literal["learner", "rollout", "expert", "sandbox"]
@@ -45,6 +46,7 @@ class PlannedActor:
     gpu_bytes: int | None
     strategy: Strategy
     note: str
+    per_node: bool = False
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -55,7 +57,7 @@ class PlannedActor:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every actor of a run."""
+    """Every actor of a run. What is counted by node is counted once: a run needs no more."""
 
     actors: tuple[PlannedActor, ...]
 
@@ -76,12 +78,12 @@ class Plan:
         rows = [
             (
                 actor.name,
-                str(actor.count),
+                f"{actor.count} a node" if actor.per_node else str(actor.count),
                 f"{actor.num_cpus:g}",
                 f"{actor.num_gpus:g}",
                 _gib(actor.host_bytes),
                 _gib(actor.gpu_bytes) if actor.num_gpus else "-",
-                actor.strategy.lower() if actor.count > 1 else "-",
+                _placement(actor),
                 actor.note,
             )
             for actor in self.actors
@@ -151,13 +153,14 @@ def placement_plan(config: Config) -> Plan:
         PlannedActor(
             role="sandbox",
             name="sandbox",
-            count=sandbox.pools,
+            count=1 if sandbox.pools == "auto" else sandbox.pools,
             num_cpus=sandbox.num_cpus,
             num_gpus=0.0,
-            host_bytes=LIGHT_PROCESS_BYTES + sandbox.workers * sandbox.memory_mib * 1024**2,
+            host_bytes=LIGHT_PROCESS_BYTES + sandbox.cells_at_once * sandbox.memory_mib * 1024**2,
             gpu_bytes=None,
             strategy="SPREAD",
-            note=f"{sandbox.workers} cells of at most {sandbox.memory_mib} MiB",
+            note=f"{sandbox.cells_at_once} at one time, cells of at most {sandbox.memory_mib} MiB",
+            per_node=sandbox.pools == "auto",
         )
     )
     return Plan(tuple(actors))
@@ -281,6 +284,12 @@ def _named(model: str, size: ModelSize | None) -> str:
 
 def _plus(base: int, extra: int | None) -> int | None:
     return None if extra is None else base + extra
+
+
+def _placement(actor: PlannedActor) -> str:
+    if actor.per_node:
+        return "every node"
+    return actor.strategy.lower() if actor.count > 1 else "-"
 
 
 def _gib(size: int | None) -> str:

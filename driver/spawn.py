@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from actors.learner import Learner, LearnerSpec, learner_env
 from actors.rollout_worker import RolloutWorker, RolloutWorkerSpec, engine_env
@@ -21,8 +21,9 @@ from apprentice.data.problem import Problem
 from apprentice.errors import PlacementError
 from apprentice.rollout.types import EpisodeFactory
 from driver.fleet import Fleet
-from driver.plan import asked_experts
+from driver.plan import asked_experts, placement_plan
 from driver.remote import gather
+from driver.sandbox_places import pool_nodes
 from serve.expert import deploy_experts
 
 __all__ = ["episode_factory", "spawn_fleet"]
@@ -79,7 +80,7 @@ def _start(
     fleet: Fleet, config: Config, model: str, problems: Sequence[Problem], optimizer: OptimizerConfig | None
 ) -> None:
     deadline = config.deadlines.start_s
-    fleet.pools = _spawn_pools(config)
+    fleet.pools, places = _spawn_pools(config, learner=optimizer is not None)
     waiting: dict[str, Any] = {name: pool.ready.remote() for name, pool in fleet.pools.items()}
     if optimizer is not None:
         fleet.reservation = _reserve_learners(config)
@@ -94,7 +95,7 @@ def _start(
     )
     fleet.beat("experts are up")
     fleet.python = SandboxPoolClient(
-        list(fleet.pools.values()), config.sandbox, max_chars=config.protocol.max_output_chars
+        list(fleet.pools.values()), config.sandbox, nodes=places, max_chars=config.protocol.max_output_chars
     )
     fleet.workers = _spawn_workers(config, model, fleet)
     waiting |= {name: worker.start.remote() for name, worker in fleet.workers.items()}
@@ -104,14 +105,33 @@ def _start(
     fleet.beat("all actors are up")
 
 
-def _spawn_pools(config: Config) -> dict[str, Any]:
-    actor = ray.remote(SandboxPoolActor).options(
-        num_cpus=config.sandbox.num_cpus,
-        max_restarts=-1,
-        max_concurrency=1024,
-        scheduling_strategy="SPREAD",
-    )
-    return {f"sandbox-{i}": actor.remote(config.sandbox) for i in range(config.sandbox.pools)}
+def _spawn_pools(config: Config, *, learner: bool) -> tuple[dict[str, Any], list[str]]:
+    """The pools by name, and the id of each one's node.
+
+    Raises:
+        PlacementError: no node has room for one.
+    """
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    others = [
+        bundle
+        for actor in placement_plan(config).actors
+        if actor.role != "sandbox" and (learner or actor.role != "learner")
+        for bundle in [actor.bundle] * actor.count
+    ]
+    places = pool_nodes(config.sandbox, others, [node["Resources"] for node in alive])
+    nodes = [str(alive[place]["NodeID"]) for place in places]
+    _log.info("%d sandbox pools of %d cells at one time", len(nodes), config.sandbox.cells_at_once)
+    pools = {}
+    for i, node in enumerate(nodes):
+        actor = ray.remote(SandboxPoolActor).options(
+            num_cpus=config.sandbox.num_cpus,
+            max_restarts=-1,
+            max_concurrency=1024,
+            # Soft: the pool of a node that dies is restarted on another one.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+        )
+        pools[f"sandbox-{i}"] = actor.remote(config.sandbox)
+    return pools, nodes
 
 
 def _reserve_learners(config: Config) -> PlacementGroup | None:

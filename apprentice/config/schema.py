@@ -245,14 +245,23 @@ class WeightSyncConfig(Strict):
 class SandboxConfig(Strict):
     """Where Python runs."""
 
-    pools: PositiveInt = Field(1, description="Sandbox pool actors, spread over nodes.")
-    workers: PositiveInt = Field(2, description="Cells running at one time in a pool.")
-    num_cpus: Annotated[float, Field(ge=0)] = 0.1
+    pools: PositiveInt | Literal["auto"] = Field(
+        "auto", description="Sandbox pool actors; auto: one on every node that has room for it."
+    )
+    workers: PositiveInt | Literal["auto"] = Field(
+        "auto", description="Cells running at one time in a pool; auto: one for each whole CPU of num_cpus."
+    )
+    num_cpus: Annotated[float, Field(ge=0)] = Field(1.0, description="CPUs that each pool reserves.")
     wall_s: PositiveFloat = 10.0
     cpu_s: PositiveFloat = 5.0
     memory_mib: PositiveInt = 512
     output_kib: PositiveInt = 64
     max_retries: NonNegativeInt = 2
+
+    @property
+    def cells_at_once(self) -> int:
+        """Cells that one pool runs at one time. A wall limit means nothing where they outnumber the cores."""
+        return max(1, int(self.num_cpus)) if self.workers == "auto" else self.workers
 
 
 class WarmupConfig(Strict):
