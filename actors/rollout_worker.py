@@ -16,6 +16,8 @@ import time
 import uuid
 from typing import Any
 
+import pyarrow as pa
+
 from actors._engine import Engine, engine_env, sampling_arguments
 from actors._rollout_spec import RolloutWorkerSpec, WorkerState, load_engine
 from actors.weight_transfer import WeightManifest, staged
@@ -26,7 +28,7 @@ from apprentice.rollout.groups import GroupSpec, sample_group
 from apprentice.rollout.runner import run_episode
 from apprentice.rollout.types import EpisodeFactory, Progress, RolloutCounters, RolloutRequest, RolloutResult
 from apprentice.rollout.version_gate import VersionGate
-from apprentice.trajectory import trajectories_to_table
+from apprentice.trajectory import Trajectory, trajectories_to_table
 
 __all__ = ["RolloutWorker", "RolloutWorkerSpec", "WorkerState", "engine_env"]
 
@@ -169,6 +171,7 @@ class RolloutWorker:
                         counters=counters,
                         verifier=spec.verifier if request.verify else None,
                         on_episode=run.one_more,
+                        on_group=run.groups.append,
                     )
                 )
                 for problem, group_id in zip(request.problems, request.group_ids, strict=True)
@@ -185,6 +188,16 @@ class RolloutWorker:
             sum(run.total for run in runs),
             sum(run.counters.sampled_tokens for run in runs),
         )
+
+    async def take_groups(self) -> pa.Table:
+        """Groups that became whole since this was last asked, of the runs under way.
+
+        The result of a run has them too, so that what is lost on its way from here is not lost.
+        """
+        taken = [trajectory for run in self._runs.values() for group in run.groups for trajectory in group]
+        for run in self._runs.values():
+            run.groups.clear()
+        return trajectories_to_table(taken)
 
     async def client_metrics(self) -> dict[str, dict[str, float]]:
         """What this actor's clients of experts and sandbox counted since the start, by service."""
@@ -286,6 +299,7 @@ class _Run:
         self.done = 0
         self.cancelled = False
         self.counters = RolloutCounters()
+        self.groups: list[tuple[Trajectory, ...]] = []
 
     def one_more(self) -> None:
         self.done += 1

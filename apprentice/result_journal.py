@@ -1,11 +1,15 @@
 """What an evaluation has paid for so far, so that one that was interrupted goes on where it stopped.
 
 A journal is a text file beside the results it becomes: a head line with a fingerprint of what is evaluated,
-then one line a finished batch of problems. A line is written and synced after its trajectories are on disk.
+then one line for some problems whose attempts are complete, with their results and their trajectories. A line
+counts when its newline is on the disk, so that a process that is killed leaves each problem either paid for
+and kept, or to be sampled again.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 import os
@@ -14,8 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from apprentice.errors import DataError
 from apprentice.results import ItemResult, item_from_row
+from apprentice.trajectory import SCHEMA
 
 __all__ = ["ResultJournal", "fingerprint"]
 
@@ -42,8 +49,10 @@ class ResultJournal:
             raise ValueError(f"{path}: a journal is no file of finished results")
         self.path = path
         self.items: list[ItemResult] = []
-        self.parts: list[str] = []
-        """Names of the batches, as given to :meth:`append`."""
+        self.settled = False
+        """The trajectories were moved elsewhere (:meth:`settle`)."""
+        self._head = head
+        self._tables: list[pa.Table] = []
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = path.read_bytes().split(b"\n") if resume and path.is_file() else []
         whole = lines[:-1]  # what stands after the last newline was cut off
@@ -55,23 +64,51 @@ class ResultJournal:
         else:
             path.write_bytes(head.encode() + b"\n")
 
-    def append(self, part: str, items: Sequence[ItemResult]) -> None:
-        """Record a finished batch; it is on the disk when this returns."""
-        line = json.dumps({"part": part, "items": [asdict(item) for item in items]}, ensure_ascii=False)
+    @property
+    def trajectories(self) -> pa.Table:
+        """The trajectories that the journal holds (:data:`apprentice.trajectory.SCHEMA`)."""
+        return pa.concat_tables([SCHEMA.empty_table(), *self._tables])
+
+    def append(self, items: Sequence[ItemResult], trajectories: pa.Table) -> None:
+        """Record finished problems; they are on the disk when this returns."""
         with self.path.open("ab") as file:
-            file.write(line.encode() + b"\n")
+            file.write(_line(items, trajectories))
             file.flush()
             os.fsync(file.fileno())
-        self.parts.append(part)
         self.items.extend(items)
+        self._tables.append(trajectories)
+
+    def settle(self) -> None:
+        """The trajectories are safe elsewhere: keep only the results."""
+        partial = self.path.with_name(f"{self.path.name}.partial")
+        with partial.open("wb") as file:
+            file.write(self._head.encode() + b"\n" + _line(self.items, None))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path)
+        self._tables, self.settled = [], True
 
     def _read(self, line: bytes) -> None:
         try:
             row = json.loads(line)
-            items = [item_from_row(item) for item in row["items"]]
-            self.parts.append(str(row["part"]))
-        except (ValueError, KeyError, TypeError) as error:
+            self.items.extend([item_from_row(item) for item in row["items"]])
+            if row["trajectories"] is None:
+                self.settled = True
+            else:
+                stream = base64.b64decode(row["trajectories"], validate=True)
+                self._tables.append(pa.ipc.open_stream(stream).read_all())
+        except (ValueError, KeyError, TypeError, binascii.Error, pa.ArrowInvalid, OSError) as error:
             raise DataError(
                 f"{self.path}: damaged ({error}); delete it and evaluate this set again"
             ) from error
-        self.items.extend(items)
+
+
+def _line(items: Sequence[ItemResult], trajectories: pa.Table | None) -> bytes:
+    packed = None
+    if trajectories is not None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(trajectories.cast(SCHEMA))
+        packed = base64.b64encode(sink.getvalue()).decode()
+    row = {"items": [asdict(item) for item in items], "trajectories": packed}
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"

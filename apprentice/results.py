@@ -21,7 +21,8 @@ class ItemResult:
     ``answers`` and ``verdicts`` have one entry an attempt (``correct``, ``wrong``, ``unparseable``,
     ``no_answer`` or ``timeout``); ``calls_by_tool``, ``calls_by_expert`` and ``tokens`` (by owner, lower
     case) are sums over the attempts. ``unusable`` counts samples that infrastructure lost and that were
-    replaced: they are in none of the other fields.
+    replaced: they are in none of the other fields. ``distinct`` counts attempts that differ in what the
+    controller wrote; None where nobody looked.
     """
 
     problem_id: str
@@ -35,6 +36,7 @@ class ItemResult:
     calls_by_expert: dict[str, int] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     unusable: int = 0
+    distinct: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.answers) != len(self.verdicts):
@@ -49,6 +51,11 @@ class ItemResult:
     def accuracy(self) -> float:
         """Mean over the attempts (this problem's term of Mean@k); NaN without an attempt."""
         return sum(self.correct) / len(self.verdicts) if self.verdicts else float("nan")
+
+    @property
+    def all_identical(self) -> bool:
+        """Whether all of several attempts are one text: then they were hardly sampled."""
+        return self.distinct == 1 and len(self.verdicts) > 1
 
 
 _FIELDS = {item.name for item in fields(ItemResult)}

@@ -158,11 +158,19 @@ def _add_evaluate(section: _Section[argparse.ArgumentParser], common: argparse.A
             "  apprentice evaluate configs/demo.yaml --modes base\n"
             "  apprentice evaluate runs/demo --checkpoint runs/demo/checkpoints/stage2/step_20 "
             "--modes internalized\n"
-            "  apprentice evaluate runs/demo evaluation.k=8 protocol.max_expert_calls=1 --modes collaborative"
+            "  apprentice evaluate runs/demo evaluation.k=8 protocol.max_expert_calls=1 "
+            "--modes collaborative\n"
+            "  apprentice evaluate --resume runs/demo-evaluate"
         ),
     )
-    parser.add_argument("recipe", help="a YAML file, or the folder of a run")
+    parser.add_argument("recipe", nargs="?", help="a YAML file, or the folder of a run; not with --resume")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=_OVERRIDES)
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with the interrupted evaluation in this folder: problems that "
+        "it has finished are not sampled again",
+    )
     parser.add_argument(
         "--checkpoint", help="folder of weights in Hugging Face format; else controller.model"
     )

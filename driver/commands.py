@@ -35,11 +35,7 @@ def train(arguments: argparse.Namespace) -> int:
             raise ConfigError(
                 "--resume goes on with the run's own recipe: leave out the recipe and overrides"
             )
-        if not (Path(arguments.resume) / "config.yaml").is_file():
-            raise ConfigError(
-                f"--resume {arguments.resume}: this is not the folder of a run (no config.yaml)"
-            )
-        config = _recipe(arguments.resume, ())
+        config = _run_to_resume(arguments.resume)
     elif arguments.recipe:
         config = _recipe(arguments.recipe, arguments.overrides)
     else:
@@ -54,6 +50,13 @@ def train(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """``apprentice evaluate``."""
+    if arguments.resume:
+        return _resume_evaluation(arguments)
+    if not arguments.recipe:
+        raise ConfigError(
+            "name a recipe or the folder of a run, e.g. `apprentice evaluate configs/demo.yaml`, or an "
+            "interrupted evaluation with --resume"
+        )
     overrides = list(arguments.overrides)
     if arguments.modes:
         overrides.append(f"evaluation.modes=[{arguments.modes}]")  # validated with everything else
@@ -69,6 +72,32 @@ def evaluate(arguments: argparse.Namespace) -> int:
         modes=config.evaluation.modes,
         address=arguments.address,
     )
+
+
+def _resume_evaluation(arguments: argparse.Namespace) -> int:
+    """``apprentice evaluate --resume``: what is missing of an interrupted evaluation, with its own recipe."""
+    if arguments.recipe or arguments.overrides or arguments.checkpoint or arguments.modes:
+        raise ConfigError(
+            "--resume goes on with the evaluation's own recipe, weights and modes: name only its folder"
+        )
+    config = _run_to_resume(arguments.resume)
+    if config.stages != ("evaluate",):
+        raise ConfigError(
+            f"--resume {arguments.resume}: this run trains ({', '.join(config.stages)}); go on with it by "
+            f"`apprentice train --resume {arguments.resume}`"
+        )
+    if arguments.dry_run:
+        return _dry_run(config)
+    _keep_a_private_cluster_on_loopback(arguments.address)
+    from driver.run import train as run
+
+    return run(config, address=arguments.address, resume=arguments.resume)
+
+
+def _run_to_resume(folder: str) -> Config:
+    if not (Path(folder) / "config.yaml").is_file():
+        raise ConfigError(f"--resume {folder}: this is not the folder of a run (no config.yaml)")
+    return _recipe(folder, ())
 
 
 def data_info(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
 
 from apprentice.config.schema import ProblemSetConfig
 from apprentice.data.problem import Problem
@@ -13,8 +17,15 @@ from apprentice.metrics.rollouts import call_counts, counter_metrics, trajectory
 from apprentice.result_journal import ResultJournal, fingerprint
 from apprentice.results import ItemResult, write_results
 from apprentice.rollout.types import RolloutCounters
-from apprentice.run_folder import COMPLETE, file_slug
-from apprentice.trajectory import Trajectory, read_parquet, trajectories_from_table
+from apprentice.run_folder import COMPLETE
+from apprentice.trajectory import (
+    Owner,
+    Trajectory,
+    read_parquet,
+    trajectories_from_table,
+    trajectories_to_table,
+    write_parquet,
+)
 from driver.context import Run
 
 __all__ = ["evaluate_mode", "item_results"]
@@ -29,7 +40,7 @@ _SEED_STEP = {
 }
 
 
-_ROUNDS = 4  # of full engines in one batch: what an interrupted evaluation loses at most
+_ROUNDS = 4  # of full engines in one batch
 
 
 def evaluate_mode(run: Run, mode: str, *, label: str | None = None) -> list[ItemResult]:
@@ -53,27 +64,24 @@ def _evaluate_set(
     stage, name = f"evaluate_{label}", f"evaluate {label}: {problem_set.name}"
     results = run.folder.results_path(label, problem_set.name)
     head = _head(run, mode, label, k, problems)
-    journal = ResultJournal(results.with_suffix(".journal"), head, resume=resume)
-    scored = {item.problem_id for item in journal.items}
-    todo = [problem for problem in problems if problem.problem_id not in scored]
-    kept = [run.folder.trajectory_path(stage, part) for part in journal.parts]
-    for path in run.folder.trajectory_path(stage, problem_set.name).parent.glob(
-        f"{file_slug(problem_set.name)}_part*.parquet"
-    ):
-        if path not in kept:  # of other weights, or of a batch that never came into the journal
-            path.unlink()
-    trajectories = [t for path in kept for t in read_parquet(path)]
-    if scored:
-        _log.info("%s: %d of %d problems are scored already", name, len(scored), len(problems))
+    ledger = _Ledger(
+        ResultJournal(results.with_suffix(".journal"), head, resume=resume),
+        run.folder.trajectory_path(stage, problem_set.name),
+        problems,
+        mode=label,
+        set_name=problem_set.name,
+    )
+    todo = [problem for problem in problems if problem.problem_id not in ledger.scored]
+    if ledger.scored:
+        _log.info("%s: %d of %d problems are scored already", name, len(ledger.scored), len(problems))
     counters: RolloutCounters | None = None
     batch_size = max(
         1, _ROUNDS * run.config.rollout.workers * run.config.rollout.max_concurrent_episodes // k
     )
-    with run.progress(len(problems) * k, name, "rollout", initial=len(scored) * k) as bar:
+    with run.progress(len(problems) * k, name, "rollout", initial=len(ledger.scored) * k) as bar:
         for first in range(0, len(todo), batch_size):
-            batch = todo[first : first + batch_size]
             result = run.fleet.sample(
-                batch,
+                todo[first : first + batch_size],
                 mode=mode,
                 samples=k,
                 sampling=config.sampling,
@@ -81,19 +89,53 @@ def _evaluate_set(
                 what=name,
                 max_rollout_tokens=config.max_rollout_tokens,
                 on_progress=_advance(bar),
+                on_groups=ledger.record,
             )
-            new = trajectories_from_table(result.table)
-            part = problem_set.name + (f"_part{len(journal.parts):03d}" if journal.parts else "")
-            run.folder.write_trajectories(stage, part, new)
-            journal.append(part, item_results(batch, new, mode=label, set_name=problem_set.name))
-            trajectories += new
+            ledger.record(result.table)
             counters = result.counters if counters is None else _one_after_another(counters, result.counters)
-    by_id = {item.problem_id: item for item in journal.items}
+    trajectories = ledger.settle()
+    by_id = {item.problem_id: item for item in ledger.items}
     items = [by_id[problem.problem_id] for problem in problems if problem.problem_id in by_id]
     write_results(results, items)
     metrics = {**trajectory_metrics(trajectories), **(counter_metrics(counters) if counters else {})}
     run.log(f"evaluate/{label}/{problem_set.name}", run.fleet.version, metrics)
     return items
+
+
+class _Ledger:
+    """Takes in whole groups while others are still sampled, each once, and keeps them through a crash."""
+
+    def __init__(
+        self, journal: ResultJournal, file: Path, problems: Sequence[Problem], *, mode: str, set_name: str
+    ) -> None:
+        self._journal, self._file = journal, file
+        self._problems = {problem.problem_id: problem for problem in problems}
+        self._mode, self._set_name = mode, set_name
+        self.scored = {item.problem_id for item in journal.items}
+        if not journal.settled:
+            file.unlink(missing_ok=True)  # of other weights
+
+    @property
+    def items(self) -> Sequence[ItemResult]:
+        return self._journal.items
+
+    def record(self, table: pa.Table) -> None:
+        """The groups of ``table`` that have not come before; they are on the disk when this returns."""
+        new = [t for t in trajectories_from_table(table) if t.problem_id not in self.scored]
+        if not new:
+            return
+        problems = [self._problems[identity] for identity in dict.fromkeys(t.problem_id for t in new)]
+        items = item_results(problems, new, mode=self._mode, set_name=self._set_name)
+        self._journal.append(items, trajectories_to_table(new))
+        self.scored.update(item.problem_id for item in items)
+
+    def settle(self) -> list[Trajectory]:
+        """Move the trajectories from the journal to their file; all of the set's."""
+        earlier = read_parquet(self._file) if self._file.is_file() else []
+        found = {t.trajectory_id: t for t in (*earlier, *trajectories_from_table(self._journal.trajectories))}
+        write_parquet(list(found.values()), self._file)
+        self._journal.settle()
+        return list(found.values())
 
 
 def _advance(bar: Progress) -> Callable[[int, int], None]:
@@ -116,6 +158,7 @@ def _head(run: Run, mode: str, label: str, k: int, problems: Sequence[Problem]) 
     trained = [found for s in ("warmup", "stage1", "stage2") if (found := run.folder.latest_complete(s))]
     return fingerprint(
         {
+            "journal": 2,  # form of its lines
             "mode": mode,
             "label": label,
             "k": k,
@@ -167,6 +210,13 @@ def item_results(
                 tokens=dict(tokens),
                 # An id ends in the number of samples that it took the place of (rollout/groups.py).
                 unusable=sum(int(t.trajectory_id.rpartition(".")[2]) for t in mine),
+                distinct=len({_own_tokens(t) for t in mine}),
             )
         )
     return items
+
+
+def _own_tokens(trajectory: Trajectory) -> bytes:
+    """What the controller itself wrote. Samples with the same seed agree in it, whatever experts answer."""
+    own = np.asarray(trajectory.owner) == int(Owner.CONTROLLER)
+    return np.asarray(trajectory.token_ids, np.int32)[own].tobytes()

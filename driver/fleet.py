@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from apprentice.config.schema import Config, OptimizerConfig, SamplingConfig
 from apprentice.data.problem import Problem
-from apprentice.errors import InfrastructureError
+from apprentice.errors import ApprenticeError, InfrastructureError
 from apprentice.learning.batch import TrainingBatch
 from apprentice.metrics.rollouts import merge_client_metrics
 from apprentice.rollout.ports import ExpertClient, PythonRunner
@@ -56,8 +57,13 @@ class Fleet:
         what: str,
         max_rollout_tokens: int | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        on_groups: Callable[[pa.Table], None] | None = None,
     ) -> RolloutResult:
         """Sample and verify ``samples`` trajectories of every problem, spread over the engines.
+
+        ``on_groups`` gets groups that are whole about once a second, while others are still sampled; the
+        result has all of them. Where sampling fails it still gets what was whole by then, as far as the
+        engines' actors live.
 
         Raises:
             InfrastructureError: an engine died, nothing answered in time, or every group was dropped.
@@ -74,8 +80,12 @@ class Fleet:
         )
         handles = list(self.workers.items())[: len(requests)]
         refs = {name: worker.run.remote(r) for (name, worker), r in zip(handles, requests, strict=True)}
-        watch = _ProgressWatch(dict(handles), what, self.beat, on_progress)
-        results = gather(refs, timeout_s=self.config.deadlines.step_s, what=what, on_wait=watch)
+        watch = _ProgressWatch(dict(handles), what, self.beat, on_progress, on_groups)
+        try:
+            results = gather(refs, timeout_s=self.config.deadlines.step_s, what=what, on_wait=watch)
+        except (ApprenticeError, ray.exceptions.RayError):
+            watch.rescue()
+            raise
         merged = merge_results(results.values())
         watch.finish(merged.counters.episodes, len(problems) * samples)
         if problems and merged.counters.dropped_groups == merged.counters.groups:
@@ -167,12 +177,16 @@ class _ProgressWatch:
         what: str,
         beat: Callable[[str], None],
         on_progress: Callable[[int, int], None] | None,
+        on_groups: Callable[[pa.Table], None] | None,
     ) -> None:
         self._workers, self._what, self._beat, self._on_progress = workers, what, beat, on_progress
+        self._on_groups = on_groups
+        self._groups: list[ray.ObjectRef] = []
         self._asked: list[ray.ObjectRef] = []
         self._last = (-1, -1)
 
     def __call__(self) -> None:
+        self._take_groups(timeout_s=0)
         if self._asked:
             ready, _ = ray.wait(self._asked, num_returns=len(self._asked), timeout=0)
             if len(ready) < len(self._asked):
@@ -188,6 +202,26 @@ class _ProgressWatch:
             if self._on_progress is not None:
                 self._on_progress(moved[0], sum(a.total for a in answers))
         self._asked = [worker.progress.remote() for worker in self._workers.values()]
+
+    def _take_groups(self, timeout_s: float) -> None:
+        """Hand on what the actors sent, and ask those again that answered."""
+        if self._on_groups is None:
+            return
+        ready: list[ray.ObjectRef] = []
+        if self._groups:
+            ready, self._groups = ray.wait(self._groups, num_returns=len(self._groups), timeout=timeout_s)
+        for ref in ready:
+            try:
+                self._on_groups(ray.get(ref, timeout=10.0))
+            except ray.exceptions.RayError:
+                continue  # as above
+        if not self._groups:
+            self._groups = [worker.take_groups.remote() for worker in self._workers.values()]
+
+    def rescue(self) -> None:
+        """Sampling failed: hand on what was finished before, if the actors still answer."""
+        for _ in range(2):  # what was asked for already, then what came since
+            self._take_groups(timeout_s=5.0)
 
     def finish(self, done: int, total: int) -> None:
         if self._on_progress is not None:

@@ -57,6 +57,7 @@ async def sample_group(
     counters: RolloutCounters,
     verifier: Verifier | None,
     on_episode: Callable[[], None] = lambda: None,
+    on_group: Callable[[tuple[Trajectory, ...]], None] = lambda group: None,
 ) -> tuple[Trajectory, ...]:
     """Sample one group, replacing unusable trajectories by fresh samples.
 
@@ -68,6 +69,7 @@ async def sample_group(
     Args:
         limiter: held while an episode runs and is verified; shared by all groups of an engine.
         on_episode: called as often as the group has samples, whatever becomes of them.
+        on_group: gets the group as soon as it is whole.
     """
     counters.groups += 1
     left = spec.samples
@@ -89,7 +91,11 @@ async def sample_group(
         _log.warning("group %s dropped: %s", spec.group_id, errors.exceptions[0])
         for _ in range(left):
             on_episode()
-    return () if dropped else tuple(task.result() for task in running)
+    if dropped:
+        return ()
+    group = tuple(task.result() for task in running)
+    on_group(group)
+    return group
 
 
 async def _sample(

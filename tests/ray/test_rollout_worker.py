@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 import ray
 
+from apprentice.config.load import load_config
 from apprentice.config.schema import SamplingConfig
 from apprentice.episodes.actions import Generate
-from apprentice.errors import EngineError, InfrastructureError, StaleEngineError
+from apprentice.errors import EngineError, InfrastructureError, StaleEngineError, StalledError
 from apprentice.rollout.types import split_rollouts
 from apprentice.trajectory import NOT_SAMPLED, Owner, trajectories_from_table
+from driver.fleet import Fleet
 from driver.remote import gather
 from tests.ray.rollout_actors import WINDOW, Reference, long_prompt, spawn
 from tests.rollout_fakes import TurnsFactory, problem
@@ -22,6 +25,7 @@ from tests.tiny import make_tiny_model, make_tiny_tokenizer
 
 pytestmark = pytest.mark.ray
 
+TINY = Path(__file__).resolve().parents[2] / "configs" / "tiny.yaml"
 PROMPT = long_prompt()
 CORPUS = ["the answer to the question is that the tool runs the program and prints the answer"] * 20
 
@@ -124,6 +128,50 @@ def test_max_tokens_is_lowered_to_the_window_and_the_rollout_goes_on(worker: Any
     assert (len(out.token_ids), out.finish_reason) == (9, "length")
     full = generate(worker, Generate(long_prompt(WINDOW), 5))
     assert (len(full.token_ids), full.finish_reason) == (0, "length")
+
+
+def test_a_fleet_hands_on_whole_groups_while_others_are_sampled(worker: Any) -> None:
+    """What an evaluation keeps through a crash: each table holds whole groups, none twice, in good time."""
+    seen: list[tuple[list[str], int]] = []
+    done: list[int] = []
+
+    def on_groups(table: Any) -> None:
+        seen.append((table.column("group_id").to_pylist(), done[-1] if done else 0))
+
+    fleet = Fleet(config=load_config(TINY), workers={"rollout-0": worker})
+    result = fleet.sample(
+        [problem(f"p{i}") for i in range(160)],
+        mode="collaborative",
+        samples=2,
+        sampling=SamplingConfig(temperature=0.8),
+        step=7,
+        what="test",
+        on_progress=lambda n, total: done.append(n),
+        on_groups=on_groups,
+    )
+    early = Counter(group for groups, _ in seen for group in groups)
+    assert set(early.values()) <= {2}  # whole, and once
+    assert result.table.num_rows == 320
+    assert set(early) <= set(result.table.column("group_id").to_pylist())
+    assert any(groups for groups, before in seen if before < 320), "nothing came before the end"
+
+
+def test_a_failed_fleet_has_handed_on_what_was_whole(worker: Any) -> None:
+    seen: list[str] = []
+    config = load_config(TINY, ["deadlines.step_s=2.5"])
+    fleet = Fleet(config=config, workers={"rollout-0": worker})
+    with pytest.raises(StalledError):
+        fleet.sample(
+            [problem(f"p{i}") for i in range(4000)],
+            mode="collaborative",
+            samples=1,
+            sampling=SamplingConfig(temperature=0.8),
+            step=8,
+            what="test",
+            on_groups=lambda table: seen.extend(table.column("group_id").to_pylist()),
+        )
+    ray.get(worker.cancel.remote(), timeout=30)
+    assert seen and len(set(seen)) == len(seen)
 
 
 def test_many_episodes_in_flight_give_whole_groups_that_hugging_face_agrees_with(

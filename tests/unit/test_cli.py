@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apprentice.config.load import load_config
+from apprentice.config.load import load_config, to_yaml
 from apprentice.config.schema import Config
 from apprentice.errors import ApprenticeError, ConfigError, DataError, PlacementError
 from driver.cli import main
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "configs" / "demo.yaml")
+TINY = ROOT / "configs" / "tiny.yaml"
 COMMANDS = [
     [],
     ["train"],
@@ -122,6 +123,27 @@ def test_resume_takes_the_recipe_of_the_run(driver: list[Any], tmp_path: Path) -
     assert (name, config.name, rest) == ("train", "tiny", {"address": None, "resume": str(tmp_path)})
     assert main(["train", DEMO, "--resume", str(tmp_path)]) == 2
     assert main(["train", "--resume", str(tmp_path / "nothing")]) == 2
+
+
+def test_evaluate_resumes_an_interrupted_evaluation_and_nothing_else(
+    driver: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trains = tmp_path / "trains"
+    folder = tmp_path / "tiny-evaluate"
+    for path, words in ((trains, []), (folder, ["stages=[evaluate]"])):
+        path.mkdir()
+        (path / "config.yaml").write_text(to_yaml(load_config(TINY, words)))
+    assert main(["evaluate", "--resume", str(folder)]) == 0
+    ((name, config, rest),) = driver
+    assert (name, config.stages) == ("train", ("evaluate",))
+    assert rest == {"address": None, "resume": str(folder)}
+    assert main(["evaluate", "--resume", str(trains)]) == 2
+    assert f"apprentice train --resume {trains}" in capsys.readouterr().err
+    for extra in ([DEMO], ["--modes", "base"], ["--checkpoint", str(folder)]):
+        assert main(["evaluate", *extra, "--resume", str(folder)]) == 2
+    assert main(["evaluate", "--resume", str(tmp_path / "nothing")]) == 2
+    assert main(["evaluate"]) == 2
+    assert len(driver) == 1
 
 
 def test_evaluate_passes_checkpoint_and_modes(driver: list[Any], tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +20,7 @@ from apprentice.result_journal import ResultJournal
 from apprentice.results import ItemResult, read_all_results, read_results
 from apprentice.rollout.types import RolloutCounters, RolloutResult, merge_results, split_rollouts
 from apprentice.run_folder import RunFolder
-from apprentice.trajectory import Owner, Status, TrajectoryBuilder, trajectories_to_table
+from apprentice.trajectory import SCHEMA, Owner, Status, TrajectoryBuilder, trajectories_to_table
 from driver import run as runs
 from driver.evaluation import evaluate_mode
 
@@ -30,17 +33,20 @@ WORKERS, PROBLEMS = 4, 30
 class Fleet:
     """Four engines that answer at once; in call ``fails_at`` one dies, and ``drops`` is a dropped problem."""
 
-    def __init__(self, fails_at: int | None = None, drops: str = "", version: int = 0) -> None:
+    def __init__(
+        self, fails_at: int | None = None, drops: str = "", version: int = 0, before_failing: int = 0
+    ) -> None:
         self.version, self.fails_at, self.drops = version, fails_at, drops
+        self.before_failing = before_failing  # groups of the failing call that become whole before
         self.sampled: list[str] = []
         self.calls = 0
 
     def sample(
         self, problems: Sequence[Problem], *, mode: str, samples: int, sampling: Any, step: int, what: str,
-        max_rollout_tokens: int, on_progress: Any,
+        max_rollout_tokens: int, on_progress: Any, on_groups: Any,
     ) -> RolloutResult:  # fmt: skip
         self.calls += 1
-        if self.calls == self.fails_at:
+        if self.calls == self.fails_at and not self.before_failing:
             raise InfrastructureError("an engine died")
         results = []
         for request in split_rollouts(
@@ -60,6 +66,11 @@ class Fleet:
                             verdict="correct" if sample % 2 else "wrong", reward=1.0 if sample % 2 else -1.0,
                         )
                     )  # fmt: skip
+                if found and problem.problem_id != self.drops:
+                    on_groups(trajectories_to_table(found[-samples:]))
+                    self.before_failing -= self.calls == self.fails_at
+                    if self.calls == self.fails_at and self.before_failing == 0:
+                        raise InfrastructureError("an engine died")
             results.append(RolloutResult(trajectories_to_table(found), RolloutCounters(wall_s=1.0)))
         on_progress(len(problems) * samples, len(problems) * samples)
         return merge_results(results)
@@ -139,6 +150,93 @@ def test_after_a_crash_only_what_is_missing_is_sampled(folder: RunFolder, tmp_pa
     assert scored(folder) == scored(other)
 
 
+def test_what_was_finished_within_a_batch_is_kept(folder: RunFolder) -> None:
+    first = Fleet(fails_at=2, before_failing=3)
+    with pytest.raises(InfrastructureError):
+        evaluate(folder, first)
+    assert len(first.sampled) == 8 + 3
+    again = Fleet()
+    evaluate(folder, again)
+    assert sorted(first.sampled + again.sampled) == sorted(f"p{i}" for i in range(PROBLEMS))
+    assert [item.problem_id for item in scored(folder)] == [f"p{i}" for i in range(PROBLEMS)]
+    assert len(folder.read_trajectories("evaluate_collaborative")) == 2 * PROBLEMS
+
+
+class SlowFleet(Fleet):
+    """Says which problem it has finished, and takes its time."""
+
+    def sample(self, problems: Sequence[Problem], **rest: Any) -> RolloutResult:
+        given = rest.pop("on_groups")
+
+        def slowly(table: Any) -> None:
+            given(table)
+            print(table.column("problem_id")[0], flush=True)
+            time.sleep(0.05)
+
+        return super().sample(problems, on_groups=slowly, **rest)
+
+
+def evaluate_slowly(path: str) -> None:
+    """In a process that is to be killed."""
+    evaluate(RunFolder.open(path, resume=True), SlowFleet())
+
+
+def test_after_sigkill_only_the_unfinished_are_sampled(folder: RunFolder) -> None:
+    folder.close()
+    command = f"from tests.unit.test_driver_evaluation import *; evaluate_slowly({str(folder.path)!r})"
+    process = subprocess.Popen([sys.executable, "-c", command], cwd=TINY.parents[1], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    told = [process.stdout.readline().decode().strip() for _ in range(11)]  # amid the second batch of 8
+    process.kill()
+    told += process.stdout.read().decode().split()
+    process.wait()
+    process.stdout.close()
+    assert 11 <= len(told) < PROBLEMS
+    again = Fleet()
+    evaluate(folder, again)
+    # Everything it told of is kept, and at most one more that it did not come to tell of.
+    assert not set(told) & set(again.sampled)
+    assert PROBLEMS - len(told) - 1 <= len(again.sampled) <= PROBLEMS - len(told)
+    assert [item.problem_id for item in scored(folder)] == [f"p{i}" for i in range(PROBLEMS)]
+    found = folder.read_trajectories("evaluate_collaborative")
+    assert len(found) == len({t.trajectory_id for t in found}) == 2 * PROBLEMS
+
+
+def test_samples_that_are_one_text_are_counted(folder: RunFolder) -> None:
+    evaluate(folder, Fleet())  # whose samples are all one token
+    assert {item.distinct for item in scored(folder)} == {1}
+    assert all(item.all_identical for item in scored(folder))
+    assert not ItemResult("p", "", "1", ("1",), ("correct",), distinct=1).all_identical  # k = 1
+    assert not ItemResult("p", "", "1", ("1", "1"), ("correct",) * 2, distinct=2).all_identical
+
+
+def test_after_the_end_the_journal_keeps_the_results_and_the_trajectories_lie_in_their_file(
+    folder: RunFolder,
+) -> None:
+    evaluate(folder, Fleet())
+    journal = ResultJournal(
+        path := folder.results_path("collaborative", "held_out").with_suffix(".journal"),
+        path.read_text().split("\n")[0],
+    )
+    assert journal.settled and journal.trajectories.num_rows == 0
+    assert sorted(i.problem_id for i in journal.items) == sorted(i.problem_id for i in scored(folder))
+    assert folder.trajectory_path("evaluate_collaborative", "held_out").is_file()
+
+
+def test_a_crash_between_the_trajectories_file_and_the_end_of_the_journal_doubles_nothing(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(InfrastructureError):
+        patch.setattr(ResultJournal, "settle", lambda self: (_ for _ in ()).throw(InfrastructureError("x")))
+        evaluate(folder, Fleet(drops="p3"))
+    evaluate(folder, Fleet(drops="p3"))
+    again = Fleet()
+    evaluate(folder, again)
+    assert again.sampled == ["p3"]
+    found = folder.read_trajectories("evaluate_collaborative")
+    assert len(found) == len({t.trajectory_id for t in found}) == 2 * PROBLEMS
+
+
 def test_a_line_that_the_crash_cut_off_is_sampled_again(folder: RunFolder) -> None:
     with pytest.raises(InfrastructureError):
         evaluate(folder, Fleet(fails_at=3))
@@ -146,7 +244,8 @@ def test_a_line_that_the_crash_cut_off_is_sampled_again(folder: RunFolder) -> No
     journal.write_bytes(journal.read_bytes()[:-40])
     again = Fleet()
     evaluate(folder, again)
-    assert sorted(again.sampled) == sorted(f"p{i}" for i in range(8, PROBLEMS))
+    (lost,) = {f"p{i}" for i in range(16)} & set(again.sampled)
+    assert sorted(again.sampled) == sorted([lost, *(f"p{i}" for i in range(16, PROBLEMS))])
     assert len(scored(folder)) == PROBLEMS
     assert len(folder.read_trajectories("evaluate_collaborative")) == 2 * PROBLEMS
 
@@ -165,8 +264,6 @@ def test_other_weights_and_other_problems_are_never_mixed_with_what_is_there(fol
     for fleet, first in ((Fleet(version=1), 0), (Fleet(version=1), 5)):
         evaluate(folder, fleet, first=first)
         assert len(fleet.sampled) == PROBLEMS
-    stale = folder.trajectory_path("evaluate_collaborative", "held_out_part009")
-    stale.write_bytes(folder.trajectory_path("evaluate_collaborative", "held_out").read_bytes())
     checkpoint = folder.checkpoint_path("stage1", 3)
     checkpoint.mkdir(parents=True)
     (checkpoint / "config.json").write_text("{}")
@@ -189,10 +286,10 @@ def test_a_journal_is_no_results_file_and_a_damaged_one_says_so(tmp_path: Path) 
     with pytest.raises(ValueError, match="finished results"):
         ResultJournal(tmp_path / "s.jsonl", "head")
     journal = ResultJournal(tmp_path / "s.journal", "head")
-    journal.append("one", [ItemResult("p", "", "1", ("1",), ("correct",))])
+    journal.append([ItemResult("p", "", "1", ("1",), ("correct",))], SCHEMA.empty_table())
     assert ResultJournal(tmp_path / "s.journal", "head").items == journal.items
     assert ResultJournal(tmp_path / "s.journal", "head", resume=False).items == []
-    (tmp_path / "s.journal").write_text('head\n{"part": "one"}\n')
+    (tmp_path / "s.journal").write_text('head\n{"items": []}\n')
     with pytest.raises(DataError, match="damaged"):
         ResultJournal(tmp_path / "s.journal", "head")
 
