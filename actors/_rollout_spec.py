@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from actors._engine import Engine, EngineOptions
 from apprentice.config.schema import RolloutConfig
 from apprentice.errors import EngineError
-from apprentice.rollout.ports import ExpertClient, PythonRunner, Verifier
+from apprentice.rollout.ports import AskPorts, ExpertClient, PythonRunner, Verifier
 from apprentice.rollout.types import EpisodeFactory
 
 __all__ = ["RolloutWorkerSpec", "WorkerState", "load_engine"]
@@ -25,6 +25,7 @@ class RolloutWorkerSpec:
         max_context: longest sequence of the engine, in tokens.
         transport: ``object_store``, ``nccl`` or ``ipc``.
         revision: of ``model`` where that is a hub id; None: its default one.
+        ask: advisor, judge and frozen models of Learning to Ask.
         version: policy version of ``model``; None: the actor serves nothing until its first sync.
     """
 
@@ -40,6 +41,7 @@ class RolloutWorkerSpec:
     version: int | None = None
     seed: int = 0
     revision: str | None = None
+    ask: AskPorts | None = None
 
 
 @dataclass(frozen=True, slots=True)

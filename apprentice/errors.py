@@ -6,6 +6,7 @@ ApprenticeError
 ├── TemplateError          a tokenizer or chat template cannot carry the episode protocol
 ├── InfrastructureError    something broke that is nobody's decision: never a reward, never a wrong answer
 │   ├── ExpertError        an expert failed past its retries
+│   ├── AdvisorError       the advisor, its judge or its ledger failed past their retries
 │   ├── SandboxError       the sandbox (not the code in it) failed past its retries
 │   ├── EngineError        an inference engine failed
 │   │   └── StaleEngineError   an engine that missed a weight sync was asked to sample
@@ -17,6 +18,7 @@ ApprenticeError
 from __future__ import annotations
 
 __all__ = [
+    "AdvisorError",
     "ApprenticeError",
     "ConfigError",
     "DataError",
@@ -70,6 +72,25 @@ class ExpertError(InfrastructureError):
 
 def _rebuild_expert_error(message: str, kind: str, expert: str) -> ExpertError:
     return ExpertError(message, kind=kind, expert=expert)
+
+
+class AdvisorError(InfrastructureError):
+    """The advisor, its judge or its ledger failed past their retries. Says nothing of the query.
+
+    Args:
+        kind: short machine-readable reason, e.g. ``timeout``, ``http_500``, ``ledger``.
+    """
+
+    def __init__(self, message: str, *, kind: str = "error") -> None:
+        super().__init__(message)
+        self.message, self.kind = message, kind
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_advisor_error, (self.message, self.kind))
+
+
+def _rebuild_advisor_error(message: str, kind: str) -> AdvisorError:
+    return AdvisorError(message, kind=kind)
 
 
 class SandboxError(InfrastructureError):

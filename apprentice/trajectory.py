@@ -72,6 +72,11 @@ class CallRecord:
     ``error`` is a :class:`apprentice.episodes.actions.CallError` value when the protocol refused the call
     (the rollout went on), else empty. ``outcome`` is the sandbox outcome name where Python ran, else empty.
     ``start`` is the index of the first token of the turn that made the call.
+
+    A call to the advisor (tool ``ask_advisor``) has its query in ``instruction``, |z| in ``expert_tokens``,
+    and: ``position``, tau of Eq. 10: the number of tokens up to and including the decision to ask, so that
+    tokens ``[:position]`` are before the call and the others after it; ``query_tokens``, |q| by the provider;
+    ``cost`` in units of the prices. None: unknown, which is not zero.
     """
 
     tool: str
@@ -83,6 +88,9 @@ class CallRecord:
     start: int = 0
     expert_tokens: int = 0
     seconds: float = 0.0
+    position: int = -1
+    query_tokens: int | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from apprentice.config.ask import AskConfig
+from apprentice.config.base import NonNegativeInt, PositiveFloat, PositiveInt, Probability, Strict
+from apprentice.config.parts import (
+    OpenAIBackend,
+    OptimizerConfig,
+    SamplingConfig,
+    VllmBackend,
+    WorkedBackend,
+)
 
 __all__ = [
+    "AskConfig",
     "Config",
     "ControllerConfig",
     "DataConfig",
@@ -35,17 +46,6 @@ __all__ = [
     "WorkedBackend",
 ]
 
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-
-
-class Strict(BaseModel):
-    """Unknown keys are errors; a loaded configuration does not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
 
 class ControllerConfig(Strict):
     """The model that is trained."""
@@ -56,61 +56,6 @@ class ControllerConfig(Strict):
     template_kwargs: dict[str, object] = Field(
         default_factory=dict, description="Variables of the chat template, e.g. {enable_thinking: false}."
     )
-
-
-class SamplingConfig(Strict):
-    """How tokens are drawn."""
-
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: int = Field(-1, description="-1: off.")
-
-
-class WorkedBackend(Strict):
-    """Answers from the worked solutions that a problem set carries; needs no model."""
-
-    kind: Literal["worked"] = "worked"
-    error_rate: Probability = Field(
-        0.0, description="Share of problems answered wrongly (fixed per problem)."
-    )
-    strengths: dict[str, Probability] = Field(
-        default_factory=dict,
-        description="Problem family -> probability of a right answer; overrides 1 - error_rate for it.",
-    )
-    think_strength: Probability = Field(
-        1.0,
-        description="Of the problems it gets right with a program, the share it gets right by thinking.",
-    )
-    latency_s: Annotated[float, Field(ge=0)] = 0.0
-    failure_rate: Probability = Field(0.0, description="Share of calls that fail as infrastructure (tests).")
-
-
-class OpenAIBackend(Strict):
-    """Any OpenAI-compatible endpoint."""
-
-    kind: Literal["openai"] = "openai"
-    base_url: str
-    model: str
-    api_key_env: str | None = Field(
-        None, description="Environment variable that holds the key; never logged."
-    )
-    extra_body: dict[str, object] = Field(default_factory=dict)
-
-
-class VllmBackend(Strict):
-    """A frozen model served by this cluster with vLLM."""
-
-    kind: Literal["vllm"] = "vllm"
-    model: str
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    tensor_parallel_size: PositiveInt = 1
-    max_model_len: PositiveInt = 16384
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    kv_cache_gib: PositiveFloat = Field(1.0, description="Size of the KV cache; CPU engines only.")
-    chat_template_kwargs: dict[str, object] = Field(
-        default_factory=dict, description="E.g. {enable_thinking: false}."
-    )
-    engine_args: dict[str, object] = Field(default_factory=dict)
 
 
 class ExpertConfig(Strict):
@@ -205,18 +150,6 @@ class RolloutConfig(Strict):
     )
     max_replacements: NonNegativeInt = Field(2, description="Fresh samples allowed per unusable one.")
     engine_args: dict[str, object] = Field(default_factory=dict, description="Further vLLM engine arguments.")
-
-
-class OptimizerConfig(Strict):
-    """AdamW."""
-
-    learning_rate: PositiveFloat = 1e-6
-    betas: tuple[Probability, Probability] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    max_grad_norm: PositiveFloat = 1.0
-    warmup_steps: NonNegativeInt = 0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
 
 
 class LearnerConfig(Strict):
@@ -366,6 +299,7 @@ class Config(Strict):
     warmup: WarmupConfig = WarmupConfig()
     stage1: Stage1Config = Stage1Config()
     stage2: Stage2Config = Stage2Config()
+    ask: AskConfig | None = Field(None, description="Learning to Ask; None: a run without an advisor.")
     evaluation: EvaluationConfig = EvaluationConfig()
     deadlines: DeadlinesConfig = DeadlinesConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -16,6 +16,10 @@ from apprentice.trajectory import Status, Trajectory
 
 __all__ = [
     "Action",
+    "AdvisorFailed",
+    "AdvisorRefused",
+    "AdvisorReply",
+    "AskAdvisor",
     "CallError",
     "CallExpert",
     "EngineFailed",
@@ -26,8 +30,11 @@ __all__ = [
     "Finish",
     "Generate",
     "Generated",
+    "JudgeFailed",
+    "JudgeQuery",
     "PythonFailed",
     "PythonResult",
+    "QueryJudged",
     "RunPython",
 ]
 
@@ -52,8 +59,10 @@ class CallError(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Sample a continuation of ``prompt_ids`` from the controller.
+    """Sample a continuation of ``prompt_ids``.
 
+    ``model``: empty for the model that this episode trains or evaluates, else the name of a frozen one
+    (``qmaker``, ``reasoner``), whose tokens are never trained.
     ``stop``: strings that end the turn; the engine keeps the stop string's tokens in its output ids.
     ``stop_token_ids``: ids that end the turn; kept in the output ids as well.
     ``max_tokens``: at least 1.
@@ -63,6 +72,7 @@ class Generate:
     max_tokens: int
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,31 @@ class RunPython:
 
 
 @dataclass(frozen=True, slots=True)
+class AskAdvisor:
+    """Ask the metered advisor. It sees ``query`` and nothing else of this (Learning to Ask, section 3).
+
+    ``trajectory_id`` and ``call_index`` name the call to the ledger: the same pair is the same call, however
+    often it is sent. ``max_tokens`` is the response cap b.
+    """
+
+    query: str
+    trajectory_id: str
+    call_index: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeQuery:
+    """Ask whether a query is answerable as it is (the completeness gate G of Eq. 9). ``question``: the
+    original problem, for judges that compare; the paper's judge sees the query alone."""
+
+    query: str
+    question: str
+    trajectory_id: str
+    call_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The episode is over; read :meth:`Episode.result`."""
 
@@ -95,7 +130,7 @@ class Finish:
     reason: str = ""
 
 
-Action = Generate | CallExpert | RunPython | Finish
+Action = Generate | CallExpert | RunPython | AskAdvisor | JudgeQuery | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +190,67 @@ class EngineFailed:
     message: str
 
 
-Event = Generated | ExpertReply | ExpertFailed | PythonResult | PythonFailed | EngineFailed
+@dataclass(frozen=True, slots=True)
+class AdvisorReply:
+    """Answer to :class:`AskAdvisor`.
+
+    Tokens are the provider's usage; ``None`` is unknown, never zero. ``completion_tokens`` is |z| of Eqs. 4
+    and 9, reasoning included; it reaches ``max_tokens`` where ``finish_reason`` is ``length``. ``cost`` is
+    what the ledger charged, in units of the prices, all attempts of the call together; None when unknown.
+    ``text`` may be empty: a thinking advisor spent the cap on reasoning that is withheld.
+    """
+
+    text: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    finish_reason: str = "stop"
+    cost: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisorRefused:
+    """The budget has no room for this call: the reasoner reads so and goes on. ``reason``: which one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisorFailed:
+    """The advisor failed past its retries: the episode ends UNUSABLE."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryJudged:
+    """Answer to :class:`JudgeQuery`. ``label``: the judge's own word."""
+
+    complete: bool
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeFailed:
+    """The judge failed past its retries: the episode ends UNUSABLE."""
+
+    message: str
+
+
+Event = (
+    Generated
+    | ExpertReply
+    | ExpertFailed
+    | PythonResult
+    | PythonFailed
+    | EngineFailed
+    | AdvisorReply
+    | AdvisorRefused
+    | AdvisorFailed
+    | QueryJudged
+    | JudgeFailed
+)
 
 
 class Episode(Protocol):

@@ -1,4 +1,4 @@
-"""The four things an episode needs from the outside, as typed interfaces.
+"""What an episode needs from the outside, as typed interfaces.
 
 Actors implement them over Ray, tests by hand. Every call has a deadline of its own and raises an
 :class:`apprentice.errors.InfrastructureError` (never returns a stand-in) when it cannot answer.
@@ -6,13 +6,35 @@ Actors implement them over Ray, tests by hand. Every call has a deadline of its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from apprentice.config.schema import SamplingConfig
-from apprentice.episodes.actions import CallExpert, ExpertReply, Generate, Generated, PythonResult
+from apprentice.episodes.actions import (
+    AdvisorRefused,
+    AdvisorReply,
+    AskAdvisor,
+    CallExpert,
+    ExpertReply,
+    Generate,
+    Generated,
+    JudgeQuery,
+    PythonResult,
+    QueryJudged,
+)
 
-__all__ = ["ExpertClient", "PythonRunner", "Sampler", "Verdict", "Verifier"]
+__all__ = [
+    "AdvisorClient",
+    "AskPorts",
+    "ExpertClient",
+    "FrozenModel",
+    "PythonRunner",
+    "QueryJudge",
+    "Sampler",
+    "Verdict",
+    "Verifier",
+]
 
 
 class Sampler(Protocol):
@@ -51,6 +73,47 @@ class PythonRunner(Protocol):
             SandboxError: the sandbox failed past its retries.
         """
         ...
+
+
+class AdvisorClient(Protocol):
+    """The metered advisor."""
+
+    async def ask(self, request: AskAdvisor) -> AdvisorReply | AdvisorRefused:
+        """Ask, within the budgets. Sending one call twice charges it once and gives one answer.
+
+        Raises:
+            AdvisorError: it failed past its retries.
+        """
+        ...
+
+
+class QueryJudge(Protocol):
+    """The completeness gate."""
+
+    async def judge(self, request: JudgeQuery) -> QueryJudged:
+        """Whether the query is answerable as it is.
+
+        Raises:
+            AdvisorError: the judge failed past its retries.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenModel:
+    """A model that an episode asks but does not train, and how it is sampled."""
+
+    sampler: Sampler
+    sampling: SamplingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class AskPorts:
+    """What episodes of Learning to Ask need on top. ``frozen``: by name (``qmaker``, ``reasoner``)."""
+
+    advisor: AdvisorClient | None = None
+    judge: QueryJudge | None = None
+    frozen: Mapping[str, FrozenModel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

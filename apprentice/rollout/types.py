@@ -76,8 +76,9 @@ class RolloutRequest:
 class RolloutCounters:
     """What happened in one run of a rollout actor. Adds up over workers (:meth:`add`).
 
-    Seconds in ``generate_s``, ``expert_s``, ``python_s`` and ``verify_s`` are summed over episodes that run
-    at the same time, so they exceed ``wall_s``; ``wall_s`` of several workers is the longest.
+    Seconds in ``generate_s``, ``expert_s``, ``advisor_s``, ``judge_s``, ``python_s`` and ``verify_s`` are
+    summed over episodes that run at the same time, so they exceed ``wall_s``; ``wall_s`` of several workers
+    is the longest.
     """
 
     groups: int = 0
@@ -97,7 +98,11 @@ class RolloutCounters:
     """Tokens sent to the engine, prefix-cache hits included."""
     sampled_tokens: int = 0
     generate_s: float = 0.0
+    frozen_tokens: int = 0
+    """Tokens that frozen models sampled (Learning to Ask)."""
     expert_s: float = 0.0
+    advisor_s: float = 0.0
+    judge_s: float = 0.0
     python_s: float = 0.0
     verify_s: float = 0.0
     wall_s: float = 0.0
