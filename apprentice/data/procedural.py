@@ -29,7 +29,8 @@ def generate(
 
     Args:
         name: label of the set; part of the problem ids.
-        families: dataset name -> its options.
+        families: dataset name -> its options. ``name@label`` is a further family of the same dataset, with
+            options of its own: ``chain_sum@hard``.
         size: number of problems over all families.
         seed: decides all problems. Neighbouring seeds give unrelated problems (the library's own seeding
             would give almost the same ones: entry i of seed s is entry i-1 of seed s+1).
@@ -67,12 +68,13 @@ def _family(
 ) -> list[Problem]:
     problems: list[Problem] = []
     seen = set(exclude)
+    dataset = family.partition("@")[0]
     for index, entry in _entries(family, options, wanted, seed):
         if len(problems) == wanted:
             break
         question, answer = str(entry["question"]), str(entry["answer"])
-        worked = worked_solution(family, answer, entry["metadata"])
-        if worked is None and family in WORKED_FAMILIES:
+        worked = worked_solution(dataset, answer, entry["metadata"])
+        if worked is None and dataset in WORKED_FAMILIES:
             continue  # its own working does not lead to its gold: not a problem to learn from
         key = question_key(question)
         if key in seen:
@@ -107,12 +109,13 @@ def _entries(
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
 
-    if family not in DATASETS:
+    name = family.partition("@")[0]
+    if name not in DATASETS:
         import difflib
 
-        near = difflib.get_close_matches(family, DATASETS, n=1)
+        near = difflib.get_close_matches(name, DATASETS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"families: reasoning_gym has no dataset {family!r}{hint}")
+        raise ConfigError(f"families: reasoning_gym has no dataset {name!r}{hint}")
     for reserved in _RESERVED:
         if reserved in options:
             raise ConfigError(f"families.{family}.{reserved}: set {reserved} on the problem set instead")
@@ -120,7 +123,7 @@ def _entries(
     total = 8 * wanted + 256
     try:
         dataset = reasoning_gym.create_dataset(
-            family, seed=int.from_bytes(digest[:4], "big"), size=total, **dict(options)
+            name, seed=int.from_bytes(digest[:4], "big"), size=total, **dict(options)
         )
     except (TypeError, AssertionError) as error:
         raise ConfigError(f"families.{family}: {error}") from error
