@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
-from apprentice.learning.batch import rl_examples
 from apprentice.learning.updates import PolicyObjective
-from apprentice.metrics.progress import PhaseTimer
-from apprentice.metrics.rollouts import counter_metrics, trajectory_metrics
-from apprentice.metrics.training import policy_metrics
 from apprentice.objectives.advantage import group_relative_advantages, zero_signal_share
-from apprentice.trajectory import trajectories_from_table
+from apprentice.trajectory import Trajectory
 from driver.context import Run
 from driver.evaluation import evaluate_mode
+from driver.policy_step import PolicyStep, Signal, policy_step
 
 __all__ = ["run_stage1", "stage1_step"]
 
@@ -47,44 +45,30 @@ def run_stage1(run: Run, first_step: int = 0) -> None:
 
 def stage1_step(run: Run, step: int) -> dict[str, float]:
     """One step; returns its metrics."""
-    config, timer = run.config.stage1, PhaseTimer()
-    problems = run.stream.take(config.prompts_per_step)
-    with timer("rollout"):
-        result = run.fleet.sample(
-            problems,
-            mode="collaborative",
-            samples=config.rollouts_per_prompt,
-            sampling=run.config.rollout.sampling,
-            step=step,
-            what=f"stage 1 step {step + 1}: rollouts",
-        )
-        trajectories = trajectories_from_table(result.table)
+    config = run.config.stage1
+    plan = PolicyStep(
+        stage=STAGE,
+        mode="collaborative",
+        samples=config.rollouts_per_prompt,
+        sampling=run.config.rollout.sampling,
+        objective=PolicyObjective(
+            clip_epsilon=config.clip_epsilon,
+            dual_clip=config.dual_clip,
+            temperature=run.config.rollout.sampling.temperature,
+            updates=config.updates_per_step,
+        ),
+        train_owners=config.train_owners,
+        signal=functools.partial(_signal, epsilon=config.epsilon_advantage),
+    )
+    return policy_step(run, plan, run.stream.take(config.prompts_per_step), step)
+
+
+def _signal(trajectories: list[Trajectory], epsilon: float) -> Signal:
+    """Group-relative advantages of the verified rewards (Eq. 2)."""
     # Every trajectory was scored; one without a reward is a NaN here, which the advantage refuses.
     rewards = [float("nan") if t.reward is None else t.reward for t in trajectories]
     groups = [t.group_id for t in trajectories]
-    with timer("batch"):
-        advantages = group_relative_advantages(rewards, groups, config.epsilon_advantage)
-        batch = rl_examples(trajectories, advantages, config.train_owners)
-        run.folder.write_trajectories(STAGE, step + 1, trajectories)
-    with timer("train"):
-        stats = run.fleet.train_policy(
-            batch,
-            PolicyObjective(
-                clip_epsilon=config.clip_epsilon,
-                dual_clip=config.dual_clip,
-                temperature=run.config.rollout.sampling.temperature,
-                updates=config.updates_per_step,
-            ),
-            what=f"stage 1 step {step + 1}: update",
-        )
-    with timer("sync"):
-        run.fleet.sync_weights()
-    return {
-        **trajectory_metrics(trajectories),
-        **counter_metrics(result.counters),
-        **policy_metrics(stats),
-        **timer.metrics(),
-        **run.fleet.client_metrics(),
-        "groups/zero_signal": zero_signal_share(rewards, groups),
-        "policy_version": float(run.fleet.version),
-    }
+    return Signal(
+        group_relative_advantages(rewards, groups, epsilon),
+        {"groups/zero_signal": zero_signal_share(rewards, groups)},
+    )

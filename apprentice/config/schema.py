@@ -90,7 +90,8 @@ class ProblemSetConfig(Strict):
     )
     split: str | None = None
     families: dict[str, dict[str, object]] = Field(
-        default_factory=dict, description="reasoning_gym: dataset name -> its options."
+        default_factory=dict,
+        description="reasoning_gym: dataset name, or name@label for several of one dataset -> its options.",
     )
     size: PositiveInt | None = Field(None, description="Number of problems; all when left out.")
     seed: int = 0
