@@ -38,6 +38,7 @@ class Fleet:
     learners: dict[str, Any] = field(default_factory=dict)
     workers: dict[str, Any] = field(default_factory=dict)
     pools: dict[str, Any] = field(default_factory=dict)
+    frozen: dict[str, Any] = field(default_factory=dict)
     experts: ExpertClient | None = None
     python: PythonRunner | None = None
     reservation: PlacementGroup | None = None
@@ -157,12 +158,13 @@ class Fleet:
 
     def stop(self) -> None:
         """End every actor. Best effort: what does not answer is killed."""
-        closing = [worker.stop.remote() for worker in self.workers.values()]
+        engines = [*self.workers.values(), *self.frozen.values()]
+        closing = [worker.stop.remote() for worker in engines]
         closing += [pool.close.remote() for pool in self.pools.values()]
         closing += [learner.close.remote() for learner in self.learners.values()]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=20.0)
-        for handle in [*self.workers.values(), *self.pools.values(), *self.learners.values()]:
+        for handle in [*engines, *self.pools.values(), *self.learners.values()]:
             ray.kill(handle)
         if self.reservation is not None:
             remove_placement_group(self.reservation)

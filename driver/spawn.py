@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from actors.frozen_model import FrozenModelClient
 from actors.learner import Learner, LearnerSpec, learner_env
 from actors.rollout_worker import RolloutWorker, RolloutWorkerSpec, engine_env
 from actors.sandbox_pool import SandboxPoolActor, SandboxPoolClient
 from apprentice.config.schema import Config, OptimizerConfig
 from apprentice.data.problem import Problem
 from apprentice.errors import PlacementError
+from apprentice.rollout.ports import AdvisorClient, AskPorts, FrozenModel, QueryJudge
 from apprentice.rollout.types import EpisodeFactory
 from driver.fleet import Fleet
 from driver.plan import asked_experts, placement_plan
@@ -54,6 +56,9 @@ def spawn_fleet(
     *,
     optimizer: OptimizerConfig | None,
     version: int = 0,
+    frozen: Mapping[str, str] | None = None,
+    advisor: AdvisorClient | None = None,
+    judge: QueryJudge | None = None,
     beat: Callable[[str], None] = lambda what: None,
 ) -> Fleet:
     """Start everything side by side and wait until all of it answers.
@@ -63,13 +68,16 @@ def spawn_fleet(
         problems: all problems of the run, for experts that answer from worked solutions.
         optimizer: of the first training stage; None starts no learner (evaluation only).
         version: policy version of these weights.
+        frozen: models that episodes ask but this fleet does not train (Learning to Ask), name -> folder.
+        advisor: the metered advisor, which outlives the fleet.
+        judge: of queries to the advisor.
 
     Raises:
         InfrastructureError: an actor did not come up; names it. What was started is ended again.
     """
     fleet = Fleet(config=config, version=version, beat=beat)
     try:
-        _start(fleet, config, model, problems, optimizer)
+        _start(fleet, config, model, problems, optimizer, frozen or {}, (advisor, judge))
     except BaseException:
         fleet.stop()
         raise
@@ -77,7 +85,13 @@ def spawn_fleet(
 
 
 def _start(
-    fleet: Fleet, config: Config, model: str, problems: Sequence[Problem], optimizer: OptimizerConfig | None
+    fleet: Fleet,
+    config: Config,
+    model: str,
+    problems: Sequence[Problem],
+    optimizer: OptimizerConfig | None,
+    frozen: Mapping[str, str],
+    advice: tuple[AdvisorClient | None, QueryJudge | None],
 ) -> None:
     deadline = config.deadlines.start_s
     fleet.pools, places = _spawn_pools(config, learner=optimizer is not None)
@@ -97,7 +111,11 @@ def _start(
     fleet.python = SandboxPoolClient(
         list(fleet.pools.values()), config.sandbox, nodes=places, max_chars=config.protocol.max_output_chars
     )
-    fleet.workers = _spawn_workers(config, model, fleet)
+    for name, source in frozen.items():
+        fleet.frozen |= _spawn_frozen(config, name, source, fleet)
+    waiting |= {name: worker.start.remote() for name, worker in fleet.frozen.items()}
+    ask = _ask_ports(config, fleet, frozen, *advice)
+    fleet.workers = _spawn_workers(config, model, fleet, ask)
     waiting |= {name: worker.start.remote() for name, worker in fleet.workers.items()}
     gather(waiting, timeout_s=deadline, what="start the actors")
     if fleet.learners and _transport(config) != "object_store":
@@ -194,15 +212,64 @@ def _set_up_learners(learners: dict[str, Any], deadline: float) -> dict[str, Any
     }
 
 
-def _spawn_workers(config: Config, model: str, fleet: Fleet) -> dict[str, Any]:
+def _engine_actor(config: Config) -> Any:
     on_gpu = config.rollout.num_gpus > 0
-    actor = ray.remote(RolloutWorker).options(
+    return ray.remote(RolloutWorker).options(
         num_cpus=config.rollout.num_cpus,
         num_gpus=config.rollout.num_gpus,
         max_concurrency=1024,
         scheduling_strategy="SPREAD",
         runtime_env={"env_vars": engine_env(config.rollout, on_gpu, None if on_gpu else _threads(config))},
     )
+
+
+def _no_episodes() -> Any:
+    """A frozen engine only generates: it plays no episode."""
+    return None
+
+
+def _spawn_frozen(config: Config, name: str, model: str, fleet: Fleet) -> dict[str, Any]:
+    """Engines of a model that is asked but not trained. They serve one version, for ever."""
+    assert config.ask is not None
+    actor = _engine_actor(config)
+    return {
+        engine: actor.remote(
+            RolloutWorkerSpec(
+                name=engine,
+                model=model,
+                rollout=config.rollout,
+                max_context=config.controller.max_context,
+                build_episodes=_no_episodes,
+                experts=fleet.experts,
+                python=fleet.python,
+                verifier=None,
+                version=0,
+                seed=config.seed,
+            )
+        )
+        for engine in (f"{name}-{i}" for i in range(config.ask.frozen_engines))
+    }
+
+
+def _ask_ports(
+    config: Config,
+    fleet: Fleet,
+    frozen: Mapping[str, str],
+    advisor: AdvisorClient | None,
+    judge: QueryJudge | None,
+) -> AskPorts | None:
+    if config.ask is None:
+        return None
+    models = {}
+    for name in frozen:
+        engines = [worker for engine, worker in fleet.frozen.items() if engine.rpartition("-")[0] == name]
+        client = FrozenModelClient(name, engines, timeout_s=config.deadlines.step_s)
+        models[name] = FrozenModel(client, config.ask.frozen_sampling)
+    return AskPorts(advisor=advisor, judge=judge, frozen=models)
+
+
+def _spawn_workers(config: Config, model: str, fleet: Fleet, ask: AskPorts | None) -> dict[str, Any]:
+    actor = _engine_actor(config)
     from apprentice.verify import RuleVerifier
 
     return {
@@ -220,6 +287,7 @@ def _spawn_workers(config: Config, model: str, fleet: Fleet) -> dict[str, Any]:
                 transport=_transport(config),
                 version=fleet.version,
                 seed=config.seed,
+                ask=ask,
             )
         )
         for name in (f"rollout-{i}" for i in range(config.rollout.workers))

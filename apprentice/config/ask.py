@@ -190,6 +190,7 @@ class AskConfig(Strict):
         SamplingConfig(temperature=0.7, top_p=0.95),
         description="Of the model that is not trained in a stage.",
     )
+    frozen_engines: PositiveInt = Field(1, description="Rollout actors of a model that a stage only asks.")
     warmup: AskWarmupConfig = AskWarmupConfig()
     qmaker_warmup: AskWarmupConfig = AskWarmupConfig()
     stage1: AskStageConfig = AskStageConfig(prompts_per_step=32)
