@@ -38,11 +38,16 @@ __all__ = [
     "CELL_NAME",
     "TRACEBACK_HEAD",
     "TRACEBACK_TAIL",
+    "MarkedStream",
+    "describe",
     "ends_in_semicolon",
+    "join_threads",
     "mark",
     "normalize",
     "run",
     "shorten_traceback",
+    "text_on",
+    "write_all",
 ]
 
 CELL_NAME = "<cell>"
@@ -100,7 +105,7 @@ def shorten_traceback(text: str) -> str:
     return "\n".join([*lines[:TRACEBACK_HEAD], middle, *lines[-TRACEBACK_TAIL:]])
 
 
-class _Tagged(io.RawIOBase):
+class MarkedStream(io.RawIOBase):
     """Raw stream on a file descriptor that marks what is written to it as another stream."""
 
     def __init__(self, fd: int, before: bytes, after: bytes) -> None:
@@ -115,17 +120,19 @@ class _Tagged(io.RawIOBase):
     def write(self, data: object, /) -> int:
         raw = bytes(data)  # type: ignore[call-overload]
         if raw:
-            _write_all(self._fd, self._before + raw + self._after)
+            write_all(self._fd, self._before + raw + self._after)
         return len(raw)
 
 
-def _write_all(fd: int, data: bytes, write: Callable[[int, memoryview], int] = os.write) -> None:
+def write_all(fd: int, data: bytes, write: Callable[[int, memoryview], int] = os.write) -> None:
+    """Write all of ``data``, however little a call takes."""
     view = memoryview(data)
     while view:
         view = view[write(fd, view) :]
 
 
-def _text(raw: io.RawIOBase) -> io.TextIOWrapper:
+def text_on(raw: io.RawIOBase) -> io.TextIOWrapper:
+    """A text stream on ``raw`` that passes every write on at once."""
     # Unbuffered like `python -u`: a TextIOWrapper straight on the raw file, which passes every write on.
     return io.TextIOWrapper(
         raw,  # type: ignore[arg-type]
@@ -138,8 +145,8 @@ def _text(raw: io.RawIOBase) -> io.TextIOWrapper:
 
 def _open_streams(nonce: str) -> None:
     stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    stdout = _text(io.FileIO(1, "w", closefd=False))
-    stderr = _text(_Tagged(2, mark(nonce, "e"), mark(nonce, "o")))
+    stdout = text_on(io.FileIO(1, "w", closefd=False))
+    stderr = text_on(MarkedStream(2, mark(nonce, "e"), mark(nonce, "o")))
     for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
@@ -153,7 +160,7 @@ def _displayhook(nonce: str) -> Callable[[object], None]:
             return
         text = repr(value)
         builtins._ = value  # type: ignore[attr-defined]  # as the interactive interpreter does
-        _write_all(1, before + text.encode("utf-8", "backslashreplace") + b"\n" + after)
+        write_all(1, before + text.encode("utf-8", "backslashreplace") + b"\n" + after)
 
     return display
 
@@ -171,7 +178,8 @@ def _execute(source: str, namespace: dict[str, object]) -> None:
         exec(final, namespace)
 
 
-def _describe(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException, name: str = CELL_NAME) -> dict[str, str]:
+    """The claim of a run that ended by an exception; ``name``: file name its code was compiled with."""
     if isinstance(error, SystemExit):
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
         claim = {"outcome": "exit", "detail": str(code)}
@@ -179,7 +187,7 @@ def _describe(error: BaseException) -> dict[str, str]:
             claim["traceback"] = str(error.code)  # what the interpreter prints on sys.exit("message")
         return claim
     tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename != CELL_NAME:
+    while tb is not None and tb.tb_frame.f_code.co_filename != name:
         tb = tb.tb_next
     from_compiler = isinstance(error, SyntaxError | ValueError | OverflowError) and tb is None
     lines = traceback.TracebackException(type(error), error, tb).format()
@@ -200,7 +208,7 @@ def run(source: str, *, status_fd: int, nonce: str) -> None:
 
     Standard streams are file descriptors 0, 1 and 2. The caller ends the process afterwards.
     """
-    dumps, write_all = json.dumps, _write_all  # a cell may replace what it finds in the modules
+    dumps, write = json.dumps, write_all  # a cell may replace what it finds in the modules
     kept_builtins = dict(builtins.__dict__)
     _open_streams(nonce)
     sys.displayhook = _displayhook(nonce)
@@ -215,13 +223,13 @@ def run(source: str, *, status_fd: int, nonce: str) -> None:
         linecache.cache[CELL_NAME] = (len(source), None, source.splitlines(keepends=True), CELL_NAME)
         try:
             _execute(source, main.__dict__)
-            _join_threads()
+            join_threads()
         finally:
             builtins.__dict__.update(kept_builtins)
             sys.setrecursionlimit(1000)
     except BaseException as error:  # noqa: BLE001  whatever leaves the cell is the cell's outcome
         try:
-            claim = _describe(error)
+            claim = describe(error)
         except BaseException as second:  # noqa: BLE001  out of memory again, or str() of the error raises
             claim = {"outcome": "error", "detail": type(error).__name__, "traceback": type(error).__name__}
             if isinstance(error, MemoryError) or isinstance(second, MemoryError):
@@ -230,11 +238,11 @@ def run(source: str, *, status_fd: int, nonce: str) -> None:
         if len(claim.get(name, "")) > _CLAIM_BYTES // 8:  # JSON may take six characters for one
             text = claim[name]
             claim[name] = text[: _CLAIM_BYTES // 16] + "\n...\n" + text[-_CLAIM_BYTES // 16 :]
-    write_all(status_fd, dumps(claim).encode())
+    write(status_fd, dumps(claim).encode())
 
 
-def _join_threads() -> None:
-    # A script waits for its threads before it ends, and so does a cell (up to its limits).
+def join_threads() -> None:
+    """Wait for the run's own threads, as a script does before it ends (up to its limits)."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -9,10 +9,15 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from apprentice.sandbox.isolation import Limits
 
-__all__ = ["CellResult", "Outcome", "Report", "classify"]
+__all__ = ["CellResult", "Entry", "Outcome", "Report", "classify"]
+
+Entry = Literal["cell", "program", "calls", "asserts"]
+"""What runs the code in the child: :mod:`~apprentice.sandbox.cell`, or one of the modules for code tasks
+(``program``, ``program_calls``, ``program_asserts``)."""
 
 
 class Outcome(StrEnum):

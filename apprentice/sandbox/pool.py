@@ -24,7 +24,7 @@ from dataclasses import replace
 from apprentice.errors import SandboxError
 from apprentice.sandbox.format import split_streams
 from apprentice.sandbox.isolation import Level, Limits
-from apprentice.sandbox.outcome import CellResult, Outcome, Report, classify
+from apprentice.sandbox.outcome import CellResult, Entry, Outcome, Report, classify
 from apprentice.sandbox.worker import START_S, Worker, ZygoteDied
 
 __all__ = ["SandboxPool"]
@@ -116,7 +116,13 @@ class SandboxPool:
         return counts | {f"outcome/{name}": n for name, n in sorted(self._outcomes.items())}
 
     async def run(
-        self, code: str, *, stdin: bytes = b"", timeout: float | None = None, limits: Limits | None = None
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        limits: Limits | None = None,
+        entry: Entry = "cell",
     ) -> CellResult:
         """Run one cell; a cell whose zygote died is run again, up to ``max_retries`` times.
 
@@ -125,6 +131,8 @@ class SandboxPool:
             stdin: its standard input; empty means end of file at once.
             timeout: wall limit in seconds from the start of the run, in place of ``limits.wall_s``.
             limits: in place of the pool's.
+            entry: what runs it in the child: as a cell, or as code tasks need it
+                (:mod:`apprentice.sandbox.program`).
 
         Returns:
             The result. Infrastructure outcomes (``sandbox_error``, ``overloaded``, ``cancelled``) are
@@ -133,7 +141,7 @@ class SandboxPool:
         limits = limits or self.limits
         if timeout is not None:
             limits = replace(limits, wall_s=timeout)
-        result = await self._run(code, stdin, limits)
+        result = await self._run(code, stdin, limits, entry)
         self._outcomes[result.outcome] += 1
         return result
 
@@ -145,7 +153,7 @@ class SandboxPool:
             await worker.cancel()
         self._idle.put_nowait(worker)
 
-    async def _run(self, code: str, stdin: bytes, limits: Limits) -> CellResult:
+    async def _run(self, code: str, stdin: bytes, limits: Limits, entry: Entry) -> CellResult:
         entered = time.monotonic()
         if not self._open:
             return self._failed(Outcome.CANCELLED, "pool is closed", limits)
@@ -167,7 +175,7 @@ class SandboxPool:
                     if not worker.alive:
                         self._restarts += 1
                         await worker.start()
-                    report, raw, nonce = await worker.run(code, stdin, limits)
+                    report, raw, nonce = await worker.run(code, stdin, limits, entry)
                 except (ZygoteDied, SandboxError) as error:
                     why = str(error)
                     await worker.stop()

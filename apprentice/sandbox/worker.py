@@ -124,14 +124,16 @@ class Worker:
         except (ConnectionError, RuntimeError) as error:
             raise ZygoteDied(str(error)) from None
 
-    async def run(self, code: str, stdin: bytes, limits: Limits) -> tuple[Report, bytes, str]:
-        """One cell: what the zygote saw, the raw output, and the nonce of its marks.
+    async def run(
+        self, code: str, stdin: bytes, limits: Limits, entry: str = "cell"
+    ) -> tuple[Report, bytes, str]:
+        """One run of ``entry``: what the zygote saw, the raw output, and the nonce of its marks.
 
         Raises:
             ZygoteDied: the zygote died or missed the hard deadline.
         """
         nonce = secrets.token_hex(8)
-        request = {"code": code, "limits": asdict(limits), "nonce": nonce}
+        request = {"code": code, "limits": asdict(limits), "nonce": nonce, "entry": entry}
         try:
             async with asyncio.timeout(limits.wall_s + _GRACE_S):
                 await self._send(request, stdin)

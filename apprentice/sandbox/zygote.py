@@ -34,11 +34,17 @@ import sys
 import time
 from typing import Any
 
-from apprentice.sandbox import cell, isolation
+from apprentice.sandbox import cell, isolation, program, program_asserts, program_calls
 
 __all__ = ["HEADER", "main", "serve"]
 
 HEADER = struct.Struct(">II")
+_ENTRIES = {
+    "cell": cell.run,
+    "program": program.run,
+    "calls": program_calls.run,
+    "asserts": program_asserts.run,
+}
 _CLAIM_CAP = 64 << 10
 _CHUNK = 1 << 16
 
@@ -95,7 +101,7 @@ def _become_cell(
             # A generator that was made before the fork would give every child the same numbers.
             sys.modules["numpy.random"].seed()
         gc.enable()
-        cell.run(request["code"], status_fd=status, nonce=request["nonce"])
+        _ENTRIES[request.get("entry", "cell")](request["code"], status_fd=status, nonce=request["nonce"])
         code = 0
     finally:
         os._exit(code)
