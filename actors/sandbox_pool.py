@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +27,8 @@ __all__ = ["SandboxPoolActor", "SandboxPoolClient", "limits_of"]
 
 _log = logging.getLogger(__name__)
 _QUEUE_S = 300.0
+_RESTART_S = 60.0
+"""How long a pool that failed may take to answer again: Ray notices a lost node after half a minute."""
 _SHY_S = 5.0
 """How long a pool that failed a cell comes after the others; a restarted one is back within seconds."""
 
@@ -54,19 +58,24 @@ class SandboxPoolActor:
         self._closed = False
 
     async def ready(self) -> dict[str, Any]:
-        """Start the workers if they are not; isolation level, number of workers, and pid of the actor.
+        """Start the workers if they are not; level, number of workers, and the actor's pid and node.
 
         Raises:
             SandboxError: a worker did not come up.
         """
         async with self._starting:
-            await self._pool.start()
-        return {"level": str(self._pool.level), "workers": len(self._pool.pids), "pid": os.getpid()}
+            if not self._closed:
+                await self._pool.start()
+        return {
+            "level": str(self._pool.level),
+            "workers": len(self._pool.pids),
+            "pid": os.getpid(),
+            "node": ray.get_runtime_context().get_node_id(),
+        }
 
     async def run(self, code: str) -> CellResult:
         """Run one cell under the recipe's limits. After :meth:`close` it is ``cancelled``."""
-        if not self._closed:
-            await self.ready()  # a restarted actor has no workers yet
+        await self.ready()  # a restarted actor has no workers yet
         return await self._pool.run(code)
 
     async def metrics(self) -> dict[str, int]:
@@ -79,7 +88,7 @@ class SandboxPoolActor:
         return {
             "restarts": float(self._pool.metrics()["restarts"]),
             f"pools/{self._pool.level}": 1.0,
-            "pools/restarted": float(ray.get_runtime_context().was_current_actor_reconstructed),
+            "pools/restarted": float(_restarted()),
         }
 
     async def close(self) -> None:
@@ -87,6 +96,13 @@ class SandboxPoolActor:
         self._closed = True
         async with self._starting:
             await self._pool.close()
+
+
+def _restarted() -> bool:
+    """Whether Ray has started this actor's process again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray 2.60 warns of a property that this one uses itself
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 class SandboxPoolClient:
@@ -162,9 +178,11 @@ class SandboxPoolClient:
         why = ""
         tried: set[int] = set()
         for attempt in range(self._config.max_retries + 1):
-            if attempt:
-                await asyncio.sleep(min(0.2 * 2**attempt, 5.0))  # a restarted pool takes a second to be back
             index = self._choose(tried)
+            if attempt:
+                await asyncio.sleep(min(0.2 * 2**attempt, 5.0))
+            if index in tried:
+                await self._answers(index)
             tried.add(index)
             self._inflight[index] += 1
             try:
@@ -182,6 +200,19 @@ class SandboxPoolClient:
             self._failed_at[index] = time.monotonic()
             _log.warning("sandbox pool %d failed a cell (attempt %d): %s", index, attempt + 1, why)
         raise SandboxError(f"no sandbox pool ran a cell in {self._config.max_retries + 1} attempts: {why}")
+
+    async def _answers(self, index: int) -> None:
+        """Wait until a pool that failed is back, so that no attempt is lost on one that is being restarted."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RESTART_S):
+                while True:
+                    try:
+                        await self._pools[index].ready.remote()
+                        return
+                    except ray.exceptions.ActorUnavailableError:
+                        await asyncio.sleep(0.5)
+                    except (ray.exceptions.RayError, SandboxError):
+                        return  # it is dead for good, or its workers do not start: the attempt will say so
 
     async def _call(self, index: int, code: str) -> CellResult:
         ref = self._pools[index].run.remote(code)
