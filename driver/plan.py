@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from apprentice.config.ask import AdvisorConfig, AskConfig
 from apprentice.config.schema import Config, ExpertConfig, VllmBackend
 from apprentice.errors import ConfigError, PlacementError
 from driver.model_size import ModelSize, model_size
@@ -25,6 +26,7 @@ PROCESS_BYTES = GIB
 LIGHT_PROCESS_BYTES = GIB // 4
 """Host memory of an actor without torch."""
 
+Role = Literal["learner", "rollout", "expert", "advisor", "frozen", "sandbox"]
 Strategy = Literal["PACK", "SPREAD"]
 
 
@@ -37,7 +39,7 @@ class PlannedActor:
     ``per_node``: there are ``count`` on every node that has room for them, and at least on one.
     """
 
-    role: Literal["learner", "rollout", "expert", "sandbox"]
+    role: Role
     name: str
     count: int
     num_cpus: float
@@ -143,9 +145,11 @@ def placement_plan(config: Config) -> Plan:
     """
     size = model_size(config.controller.model)
     actors: list[PlannedActor] = []
-    if {"warmup", "stage1", "stage2"} & set(config.stages):
+    if set(config.stages) - {"evaluate"}:
         actors.append(_learner(config, size))
     actors.append(_rollout(config, size))
+    if config.ask is not None:
+        actors += _asking(config, config.ask)
     asked = asked_experts(config)
     actors += [_expert(expert, index) for index, expert in enumerate(config.experts) if expert in asked]
     sandbox = config.sandbox
@@ -228,21 +232,36 @@ def _rollout(config: Config, size: ModelSize | None) -> PlannedActor:
 
 
 def _expert(expert: ExpertConfig, index: int) -> PlannedActor:
-    backend = expert.backend
+    return _served("expert", f"expert {expert.name}", expert, f"experts.{index}")
+
+
+def _asking(config: Config, ask: AskConfig) -> list[PlannedActor]:
+    """The advisor, and the engines of the model that a stage asks but does not train."""
+    actors = [_served("advisor", f"advisor {ask.advisor.name}", ask.advisor, "ask.advisor")]
+    scored = {"ask_stage2", "ask_stage3"} & set(config.stages) or "ask_qmaker" in config.evaluation.modes
+    if not scored:
+        return actors
+    source = ask.qmaker.model or config.controller.model
+    engine = _rollout(config, model_size(source))
+    return [*actors, replace(engine, role="frozen", name="frozen model", count=ask.frozen_engines)]
+
+
+def _served(role: Role, name: str, served: ExpertConfig | AdvisorConfig, key: str) -> PlannedActor:
+    backend = served.backend
     engine = _Engine(LIGHT_PROCESS_BYTES, None, f"{backend.kind} backend")
     if isinstance(backend, VllmBackend):
-        _check_split(backend.tensor_parallel_size, expert.num_gpus, f"experts.{index}")
+        _check_split(backend.tensor_parallel_size, served.num_gpus, key)
         size = model_size(backend.model)
         engine = _engine(
-            size, expert.num_gpus, backend.dtype, backend.kv_cache_gib, backend.gpu_memory_utilization
+            size, served.num_gpus, backend.dtype, backend.kv_cache_gib, backend.gpu_memory_utilization
         )
         engine = replace(engine, note=f"{_named(backend.model, size)}, {engine.note}")
     return PlannedActor(
-        role="expert",
-        name=f"expert {expert.name}",
-        count=expert.replicas,
-        num_cpus=expert.num_cpus,
-        num_gpus=expert.num_gpus,
+        role=role,
+        name=name,
+        count=served.replicas,
+        num_cpus=served.num_cpus,
+        num_gpus=served.num_gpus,
         host_bytes=engine.host_bytes,
         gpu_bytes=engine.gpu_bytes,
         strategy="SPREAD",

