@@ -5,12 +5,14 @@ output is also returned"):
 
 * the last statement, if it is a bare expression, is evaluated in ``single`` mode and its ``repr`` displayed
   unless it is ``None`` or the cell ends in ``;``; the cell's ``__future__`` imports hold for it too;
+* ``display(a, b)`` displays values in mid-cell, as in IPython;
 * a cell may come in one code fence and may be indented uniformly;
 * standard output and standard error share one pipe, in the order written, unbuffered, so that nothing printed
   before a kill is lost; characters that UTF-8 cannot encode are written as backslash escapes;
-* tracebacks start at the cell's own frames and keep their first 4 and last 6 lines.
+* tracebacks start at the cell's own frames and keep their first 4 and last 6 lines; none is of this package.
 
-Unlike IPython: no magics, no top-level ``await``, plain ``repr`` instead of its pretty printer.
+Unlike IPython: no magics, no top-level ``await``, plain ``repr`` instead of its pretty printer. docs/cells.md
+has the whole list, with reasons; ``tests/cells.py`` compares the two cell by cell.
 
 Standard error and displayed values are told apart from standard output by marks in the pipe: ``NUL``, a
 nonce of the run, and one letter. A cell could forge them; it would only mislabel its own output.
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 CELL_NAME = "<cell>"
+_HARNESS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 TRACEBACK_HEAD = 4
 TRACEBACK_TAIL = 6
 _CLAIM_BYTES = 32_000  # fits a pipe's buffer, so that writing it cannot block
@@ -152,17 +155,21 @@ def _open_streams(nonce: str) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _displayhook(nonce: str) -> Callable[[object], None]:
+def _install_display(nonce: str) -> None:
+    """Set ``sys.displayhook``, and ``display`` as a builtin."""
     before, after = mark(nonce, "r"), mark(nonce, "o")
 
-    def display(value: object) -> None:
-        if value is None:
-            return
-        text = repr(value)
-        builtins._ = value  # type: ignore[attr-defined]  # as the interactive interpreter does
-        write_all(1, before + text.encode("utf-8", "backslashreplace") + b"\n" + after)
+    def display(*values: object) -> None:
+        for value in values:
+            write_all(1, before + repr(value).encode("utf-8", "backslashreplace") + b"\n" + after)
 
-    return display
+    def hook(value: object) -> None:
+        if value is not None:
+            display(value)
+            builtins._ = value  # type: ignore[attr-defined]  # as the interactive interpreter does
+
+    sys.displayhook = hook
+    builtins.display = display  # type: ignore[attr-defined]
 
 
 def _execute(source: str, namespace: dict[str, object]) -> None:
@@ -190,17 +197,27 @@ def describe(error: BaseException, name: str = CELL_NAME) -> dict[str, str]:
     while tb is not None and tb.tb_frame.f_code.co_filename != name:
         tb = tb.tb_next
     from_compiler = isinstance(error, SyntaxError | ValueError | OverflowError) and tb is None
-    lines = traceback.TracebackException(type(error), error, tb).format()
+    report = traceback.TracebackException(type(error), error, tb)
+    _leave_out_harness(report)
     claim = {
         "outcome": "error",
         "detail": type(error).__name__,
-        "traceback": shorten_traceback("".join(lines)),
+        "traceback": shorten_traceback("".join(report.format())),
     }
     if from_compiler:
         claim["outcome"] = "syntax_error"
     elif isinstance(error, MemoryError):
         claim["outcome"] = "memory_limit"
     return claim
+
+
+def _leave_out_harness(report: traceback.TracebackException) -> None:
+    """Remove this package's frames, which lie between the cell's where a value's ``__repr__`` raises."""
+    reports = [report]
+    while reports:
+        one = reports.pop()
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_HARNESS)]
+        reports += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other]
 
 
 def run(source: str, *, status_fd: int, nonce: str) -> None:
@@ -211,7 +228,7 @@ def run(source: str, *, status_fd: int, nonce: str) -> None:
     dumps, write = json.dumps, write_all  # a cell may replace what it finds in the modules
     kept_builtins = dict(builtins.__dict__)
     _open_streams(nonce)
-    sys.displayhook = _displayhook(nonce)
+    _install_display(nonce)
     sys.set_int_max_str_digits(0)
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
