@@ -52,7 +52,10 @@ class SandboxPoolActor:
 
     def __init__(self, config: SandboxConfig) -> None:
         self._pool = SandboxPool(
-            config.cells_at_once, limits=limits_of(config), max_retries=config.max_retries
+            config.cells_at_once,
+            limits=limits_of(config),
+            level=config.level,
+            max_retries=config.max_retries,
         )
         self._starting = asyncio.Lock()
         self._closed = False
@@ -202,7 +205,7 @@ class SandboxPoolClient:
         raise SandboxError(f"no sandbox pool ran a cell in {self._config.max_retries + 1} attempts: {why}")
 
     async def _answers(self, index: int) -> None:
-        """Wait until a pool that failed is back, so that no attempt is lost on one that is being restarted."""
+        """Wait until a pool that failed is back: no attempt is spent on one that is being restarted."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RESTART_S):
                 while True:

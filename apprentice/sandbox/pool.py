@@ -23,7 +23,8 @@ from dataclasses import replace
 
 from apprentice.errors import SandboxError
 from apprentice.sandbox.format import split_streams
-from apprentice.sandbox.isolation import Level, Limits
+from apprentice.sandbox.isolation import LADDER, Level, Limits
+from apprentice.sandbox.levels import reach
 from apprentice.sandbox.outcome import CellResult, Entry, Outcome, Report, classify
 from apprentice.sandbox.worker import START_S, Worker, ZygoteDied
 
@@ -38,7 +39,9 @@ class SandboxPool:
     Args:
         workers: cells that run at one time; at most the cores given to the pool.
         limits: of each cell, unless a call says otherwise.
-        level: isolation level; a level that cannot be reached is an error, never lowered.
+        level: lowest isolation level accepted. The highest that this machine gives is taken, the same for
+            every worker; none at or above it is an error.
+        highest: highest level tried; to test and measure a lower one.
         max_retries: further attempts for a cell whose zygote died.
         max_queued: cells that may wait; past it a cell is ``overloaded`` at once. 0: no bound.
         imports: modules that every zygote imports before its first cell.
@@ -49,7 +52,8 @@ class SandboxPool:
         workers: int = 2,
         *,
         limits: Limits | None = None,
-        level: Level | str = Level.NONE,
+        level: Level | str = Level.B,
+        highest: Level | str = Level.A,
         max_retries: int = 2,
         max_queued: int = 0,
         imports: tuple[str, ...] = _IMPORTS,
@@ -57,8 +61,13 @@ class SandboxPool:
         if workers < 1:
             raise ValueError(f"a sandbox pool needs at least one worker, not {workers}")
         self.limits = limits or Limits()
+        lowest, top = LADDER.index(Level(level)), LADDER.index(Level(highest))
+        if lowest < top:
+            raise ValueError(f"the lowest level accepted ({level}) is above the highest tried ({highest})")
+        self._levels = LADDER[top : lowest + 1]
         self.level = Level(level)
-        self._workers = [Worker(self.level, imports) for _ in range(workers)]
+        """The level reached; before the start the lowest accepted."""
+        self._workers = [Worker(imports) for _ in range(workers)]
         self._idle: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
         self._max_retries, self._max_queued = max_retries, max_queued
         self._outcomes: Counter[str] = Counter()
@@ -74,15 +83,15 @@ class SandboxPool:
         await self.close()
 
     async def start(self) -> None:
-        """Start every worker.
+        """Start every worker at the highest level that this machine gives, and try the attacks on each.
 
         Raises:
-            SandboxError: one did not come up.
+            SandboxError: one did not come up, or no accepted level can be reached or stops its attacks.
         """
         if self._open:
             return
         try:
-            await asyncio.gather(*(worker.start() for worker in self._workers))
+            self.level = await reach(self._workers, self._levels)
         except BaseException:
             await asyncio.gather(*(worker.stop() for worker in self._workers), return_exceptions=True)
             raise

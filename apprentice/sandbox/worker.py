@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,17 +18,17 @@ from typing import Any
 
 import apprentice
 from apprentice.errors import SandboxError
-from apprentice.sandbox.isolation import Level, Limits
+from apprentice.sandbox.isolation import Layer, Level, Limits, layers_of
 from apprentice.sandbox.outcome import Report
-from apprentice.sandbox.zygote import HEADER
+from apprentice.sandbox.zygote import HEADER, remove_tree
 
-__all__ = ["START_S", "Worker", "ZygoteDied"]
+__all__ = ["START_S", "LevelRefused", "Worker", "ZygoteDied"]
 
 _GRACE_S = 5.0
 START_S = 60.0
 _BOOT = (
     "import sys; sys.path.insert(0, {root!r}); from apprentice.sandbox.zygote import main; "
-    "sys.path.remove({root!r}); main({fd}, {level!r}, {scratch!r}, {imports!r})"
+    "sys.path.remove({root!r}); main({fd}, {layers!r}, {scratch!r}, {imports!r}, {pool})"
 )
 
 
@@ -37,11 +36,25 @@ class ZygoteDied(Exception):
     """The zygote died or did not answer: nothing is known of the cell."""
 
 
-class Worker:
-    """A zygote process and the pool's end of its socket."""
+class LevelRefused(Exception):
+    """This machine does not give the level; the message says at which step."""
 
-    def __init__(self, level: Level, imports: tuple[str, ...]) -> None:
-        self._level, self._imports = level, imports
+
+class Worker:
+    """A zygote process and the pool's end of its socket.
+
+    The zygote ends with the *thread* that started it, which has to live as long as the event loop.
+
+    Args:
+        imports: modules that the zygote imports before its first cell.
+        layers: in place of the level's, to test what each is good for.
+    """
+
+    def __init__(self, imports: tuple[str, ...], layers: frozenset[Layer] | None = None) -> None:
+        self._imports, self._layers = imports, layers
+        self.level = Level.NONE
+        self.facts: dict[str, str] = {}
+        """What the zygote says of its isolation: ``layers``, ``landlock`` (version), ``account``."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -58,22 +71,29 @@ class Worker:
         """Whether the zygote runs."""
         return self._process is not None and self._process.poll() is None
 
-    async def start(self) -> None:
-        """Start a fresh zygote and wait until it serves.
+    async def start(self, level: Level | None = None) -> None:
+        """Start a fresh zygote and wait until it serves. ``level``: the one it had before if left out.
 
         Raises:
+            LevelRefused: the level cannot be had on this machine.
             SandboxError: it did not come up.
         """
         await self.stop()
+        if level is not None:
+            self.level = level
+        layers = layers_of(self.level) if self._layers is None else self._layers
         ours, theirs = socket.socketpair()
-        self._scratch = tempfile.mkdtemp(prefix="apprentice-cell-")
+        # The other layers take it from a cell, or give it one of its own.
+        if layers <= {Layer.RLIMITS, Layer.CAPABILITIES}:
+            self._scratch = tempfile.mkdtemp(prefix="apprentice-cell-")
         root = str(Path(apprentice.__file__).resolve().parent.parent)
         boot = _BOOT.format(
             root=root,
             fd=theirs.fileno(),
-            level=str(self._level),
+            layers=[str(layer) for layer in layers],
             scratch=self._scratch,
             imports=list(self._imports),
+            pool=os.getpid(),
         )
         with theirs, tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(
@@ -88,7 +108,7 @@ class Worker:
                     "OPENBLAS_NUM_THREADS": "1",
                     "MKL_NUM_THREADS": "1",
                 },
-                cwd=self._scratch,
+                cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -98,14 +118,18 @@ class Worker:
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
             theirs.close()
             try:
-                await asyncio.wait_for(self._receive(), START_S)
+                head, _ = await asyncio.wait_for(self._receive(), START_S)
             except (ZygoteDied, TimeoutError) as error:
                 await self.stop()
                 log.seek(0)
                 said = log.read()[-2000:].decode("utf-8", "replace").strip()
                 raise SandboxError(
-                    f"a sandbox worker did not start at isolation level {self._level}: {said or error!r}"
+                    f"a sandbox worker did not start at isolation level {self.level}: {said or error!r}"
                 ) from None
+        if "refused" in head:
+            await self.stop()
+            raise LevelRefused(head["refused"])
+        self.facts = {name: str(value) for name, value in head.items()}
 
     async def _receive(self) -> tuple[dict[str, Any], bytes]:
         assert self._reader is not None
@@ -143,6 +167,8 @@ class Worker:
         except TimeoutError:
             raise ZygoteDied(f"no report {_GRACE_S:g} s after the wall limit") from None
         self._report = None
+        if "failed" in head:
+            raise ZygoteDied(f"a child could not be confined: {head['failed']}")
         return Report(**head), output, nonce
 
     async def cancel(self) -> None:
@@ -178,5 +204,5 @@ class Worker:
                     os.killpg(process.pid, signal.SIGKILL)
                 await asyncio.to_thread(process.wait)
         if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_tree(self._scratch)
             self._scratch = ""

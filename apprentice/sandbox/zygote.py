@@ -1,7 +1,7 @@
 """A zygote: one single-threaded process with numpy and sympy imported that forks a child for each cell.
 
-Started fresh by :mod:`apprentice.sandbox.pool` with a clean environment. It serves one cell at a time and is
-that cell's supervisor: it owns the deadline, reads the output with a cap *while* the cell runs, kills the
+Started fresh by :mod:`apprentice.sandbox.worker` with a clean environment. It serves one cell at a time and
+is that cell's supervisor: it owns the deadline, reads the output with a cap *while* the cell runs, kills the
 whole group before it reaps, and reports what it saw. What the child claims is passed on as a claim.
 
 Protocol, over a Unix stream socket, both ways: 4-byte big-endian lengths of a JSON head and of a body, then
@@ -13,9 +13,11 @@ event                                what goes
 ===================================  =========================================================
 cell over its wall limit             cell's group and orphans, by this process
 cell over its output cap             the same
-pool dead or closed                  cell, orphans, then this process: end of file
-this process dead                    the cell: parent-death signal (its orphans too at levels with
-                                     a pid namespace)
+pool closed                          cell, orphans, then this process: end of file
+pool dead                            the same; this process by its parent-death signal too, except at
+                                     level none, where it has orphans to end first
+this process dead                    everything: the kernel ends a namespace with its pid 1 (level A);
+                                     parent-death signal, and there are no orphans (level B)
 ===================================  =========================================================
 """
 
@@ -26,17 +28,17 @@ import gc
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from typing import Any
 
 from apprentice.sandbox import cell, isolation, program, program_asserts, program_calls
 
-__all__ = ["HEADER", "main", "serve"]
+__all__ = ["HEADER", "main", "remove_tree", "serve"]
 
 HEADER = struct.Struct(">II")
 _ENTRIES = {
@@ -45,6 +47,8 @@ _ENTRIES = {
     "calls": program_calls.run,
     "asserts": program_asserts.run,
 }
+_CONFINED = b" "
+"""First in the status pipe before the cell runs, so that a cell cannot pass for one that never began."""
 _CLAIM_CAP = 64 << 10
 _CHUNK = 1 << 16
 
@@ -79,22 +83,28 @@ def _address_space() -> int:
 
 
 def _become_cell(
-    request: dict[str, Any], fds: tuple[int, int, int, int], level: isolation.Level, base_bytes: int
+    request: dict[str, Any], fds: tuple[int, int, int], confinement: isolation.Confinement, base_bytes: int
 ) -> None:
     """The child: confine, run the cell, end. Never returns."""
     code = 70
+    stdin, out, status = fds
     try:
-        isolation.die_with_parent()
-        stdin, out, status, folder = fds
-        os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.fchdir(folder)
+        try:
+            isolation.die_with_parent()
+            os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            confinement.confine(isolation.Limits(**request["limits"]), base_bytes=base_bytes)
+        except OSError as error:
+            os.write(status, str(error).encode())
+            return
         # All sources lie above 2, so none is overwritten before it is used; 3 is free once these are done.
         for target, source in ((0, stdin), (1, out), (2, out)):
             os.dup2(source, target)
         status = os.dup2(status, 3, inheritable=False)
         os.closerange(4, 256)
-        isolation.confine(level, isolation.Limits(**request["limits"]), base_bytes=base_bytes)
+        if _nobody_reads(status):
+            return  # the zygote died before its death could end this process
+        os.write(status, _CONFINED)
         for name in [n for n in sys.modules if n == "apprentice" or n.startswith("apprentice.")]:
             del sys.modules[name]  # a cell starts from a clean interpreter
         if "numpy.random" in sys.modules:
@@ -107,6 +117,12 @@ def _become_cell(
         os._exit(code)
 
 
+def _nobody_reads(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def _children() -> list[int]:
     """Pids of this process's children, orphans of a cell included."""
     pid = os.getpid()
@@ -117,8 +133,15 @@ def _children() -> list[int]:
         return []
 
 
-def _sweep(pid: int) -> tuple[int, Any]:
-    """Kill the cell's group, then reap it and everything it left behind; its wait status and rusage."""
+def _sweep(pid: int, confinement: isolation.Confinement) -> tuple[int, Any]:
+    """Kill the cell and everything it left behind, then reap; the cell's wait status and rusage."""
+    if confinement.own_namespaces:
+        confinement.kill_all()
+        _, status, usage = os.wait4(pid, 0)
+        with contextlib.suppress(ChildProcessError):
+            while True:  # what the cell left are children of pid 1 by now, and dying
+                os.waitpid(-1, 0)
+        return status, usage
     # Before reaping: until then the pid, and so the group's number, cannot be anyone else's.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -148,21 +171,20 @@ class _Run:
         self._output, self._claim = bytearray(), bytearray()
         self._stopped = ""
 
-    def run(self, level: isolation.Level, scratch: str, base_bytes: int) -> tuple[dict[str, Any], bytes]:
+    def run(self, confinement: isolation.Confinement, base_bytes: int) -> tuple[dict[str, Any], bytes]:
         """Fork, supervise, sweep.
 
         Raises:
             _Gone: the pool closed its end; the child is dead then.
         """
-        folder = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
         stdin_read, stdin_write = os.pipe() if self._stdin else (os.open("/dev/null", os.O_RDONLY), -1)
         out_read, out_write = os.pipe()
         status_read, status_write = os.pipe()
         started = time.monotonic()
-        pid = isolation.spawn(level)
+        pid = os.fork()
         if pid == 0:
-            _become_cell(self._request, (stdin_read, out_write, status_write, folder), level, base_bytes)
-        for fd in (stdin_read, out_write, status_write, folder):
+            _become_cell(self._request, (stdin_read, out_write, status_write), confinement, base_bytes)
+        for fd in (stdin_read, out_write, status_write):
             os.close(fd)
         watch = os.pidfd_open(pid)
         for fd in (out_read, status_read):
@@ -173,7 +195,7 @@ class _Run:
         except _Gone:
             gone = True
         finally:
-            status, usage = _sweep(pid)
+            status, usage = _sweep(pid, confinement)
             self._drain(out_read, self._output, self._limits.output_bytes)
             self._drain(status_read, self._claim, _CLAIM_CAP)
             for fd in (watch, out_read, status_read):
@@ -181,6 +203,9 @@ class _Run:
         wall = time.monotonic() - started
         if gone:
             raise _Gone
+        if not self._claim.startswith(_CONFINED) and not self._stopped:
+            why = bytes(self._claim).decode("utf-8", "replace")
+            return {"failed": why or f"the child ended before its cell, status {status}"}, b""
         try:
             claim = json.loads(bytes(self._claim) or b"{}")
             claim = {str(k): str(v) for k, v in claim.items()}
@@ -258,27 +283,25 @@ class _Run:
                 return True
 
 
-def serve(sock: socket.socket, level: isolation.Level, scratch: str) -> None:
-    """Serve cells until the pool closes its end."""
-    base_bytes = _address_space()
+def serve(sock: socket.socket, confinement: isolation.Confinement, scratch: str, base_bytes: int) -> None:
+    """Serve cells until the pool closes its end. ``base_bytes``: address space of this process."""
     with contextlib.suppress(_Gone, ConnectionError):
-        _send(sock, {"ready": os.getpid()})
         while True:
             request, stdin = _receive(sock)
             if not request:
                 continue  # a cancellation that came after its cell had ended
-            head, body = _Run(sock, request, stdin).run(level, scratch, base_bytes)
-            _clear(scratch)
+            head, body = _Run(sock, request, stdin).run(confinement, base_bytes)
+            if scratch and (left := os.listdir(scratch)):
+                for name in left:
+                    remove_tree(os.path.join(scratch, name))
             _send(sock, head, body)
+    if scratch:
+        remove_tree(scratch)  # the pool may have died
 
 
-def _clear(folder: str) -> None:
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(entry.path)
+def remove_tree(path: str) -> None:
+    """Remove what a cell left, however deep; what it made unremovable for its own account stays."""
+    subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
 
 
 def _warm() -> None:
@@ -292,20 +315,37 @@ def _warm() -> None:
         sympy.core.cache.clear_cache()
 
 
-def main(fd: int, level: str, scratch: str, imports: list[str]) -> None:
-    """Entry point of the process: import, settle, serve on the inherited socket ``fd``."""
-    # No parent-death signal here: end of file lets this process end the cell and its orphans before itself.
+def main(fd: int, layers: list[str], scratch: str, imports: list[str], pool: int) -> None:
+    """Entry point of the process: confine itself, import, serve on the inherited socket ``fd``.
+
+    ``pool``: pid of the process that started this one. ``scratch``: where cells run at level none, else "".
+    """
+    isolation.die_with_parent()
+    if os.getppid() != pool:
+        return  # it died before its death could end this process
+    os.umask(0o022)
     sock = socket.socket(fileno=fd)
-    for name in imports:
-        with contextlib.suppress(ImportError):
-            __import__(name)
-    _warm()
-    isolation.prepare(isolation.Level(level))
+    confinement = isolation.Confinement([isolation.Layer(name) for name in layers], scratch)
+    try:
+        confinement.enter()
+        for name in imports:
+            with contextlib.suppress(ImportError):
+                __import__(name)
+        _warm()
+        base_bytes = _address_space()
+        facts = confinement.settle()
+    except isolation.Refused as error:
+        _send(sock, {"refused": str(error)})
+        return
+    if scratch:
+        # Cells can leave orphans here; end of file lets this process end them before itself.
+        isolation.live_without_parent()
     # What was imported never becomes garbage, and a collection in a child would copy every page it looks at.
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        serve(sock, isolation.Level(level), scratch)
+        _send(sock, {"ready": os.getpid(), **facts})
+        serve(sock, confinement, scratch, base_bytes)
     except KeyboardInterrupt:
         sys.exit(130)
