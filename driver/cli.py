@@ -19,7 +19,7 @@ from types import FrameType
 from apprentice import __version__
 from apprentice.errors import ApprenticeError, ConfigError, InfrastructureError
 from driver import commands
-from driver.cli_data import TWO_WORDS, add_compare, add_data, add_judge
+from driver.cli_data import TWO_WORDS, add_compare, add_data, add_judge, add_scores
 
 __all__ = ["main"]
 
@@ -100,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_train(section, common)
     _add_evaluate(section, common)
     add_compare(section, common, _Help)
+    add_scores(section, common, _Help)
     add_judge(section, common, _Help)
     _add_trajectories(section, common)
     add_data(section, common, _Help, _OVERRIDES)

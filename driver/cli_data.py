@@ -10,10 +10,10 @@ from driver import commands, results_commands
 if TYPE_CHECKING:
     Section = argparse._SubParsersAction[argparse.ArgumentParser]  # the only name that argparse has for it
 
-__all__ = ["TWO_WORDS", "add_compare", "add_data", "add_judge"]
+__all__ = ["TWO_WORDS", "add_compare", "add_data", "add_judge", "add_scores"]
 
-_COMPARE, _JUDGE = "evaluate compare", "evaluate judge"
-TWO_WORDS = (_COMPARE, _JUDGE)
+_COMPARE, _JUDGE, _SCORES = "evaluate compare", "evaluate judge", "evaluate scores"
+TWO_WORDS = (_COMPARE, _JUDGE, _SCORES)
 """Commands of two words: ``evaluate`` itself takes a recipe, so nothing can stand below it."""
 
 
@@ -49,6 +49,26 @@ def add_compare(
     parser.set_defaults(command=results_commands.compare)
 
 
+def add_scores(
+    section: Section, common: argparse.ArgumentParser, formatter: type[argparse.HelpFormatter]
+) -> None:
+    """``apprentice evaluate scores``."""
+    parser = section.add_parser(
+        _SCORES,
+        parents=[common],
+        formatter_class=formatter,
+        help="mean@k and pass@k of every mode and set of a run, and what is odd about its samples",
+        description=(
+            "Score the results in a run's folder anew: mean@k and pass@k with bootstrap intervals over\n"
+            "problems, problems whose attempts are all one text, and golds in prose, which are counted and\n"
+            "judged apart from everything that rules check."
+        ),
+        epilog="example:\n  apprentice evaluate scores runs/demo",
+    )
+    parser.add_argument("run", help="folder of an evaluated run")
+    parser.set_defaults(command=results_commands.scores)
+
+
 def add_judge(
     section: Section, common: argparse.ArgumentParser, formatter: type[argparse.HelpFormatter]
 ) -> None:
@@ -61,7 +81,8 @@ def add_judge(
         description=(
             "After an evaluation: ask a model behind an OpenAI-compatible endpoint whether answers to\n"
             "problems with golds in prose state the same. The rules' results stay as they are; the judge's\n"
-            "stand in RUN/judged and in a column of their own. An answer is never asked about twice."
+            "stand in RUN/judged, and in the summary and report in figures of their own. An answer is\n"
+            "never asked about twice."
         ),
         epilog=(
             "example:\n"

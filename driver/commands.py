@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from apprentice.config.keys import all_keys
 from apprentice.config.load import load_config, to_yaml
@@ -14,8 +15,12 @@ from apprentice.config.schema import Config, DataConfig, ProblemSetConfig
 from apprentice.errors import ConfigError
 from driver.plan import placement_plan
 
+if TYPE_CHECKING:
+    from apprentice.tokens.codec import ChatCodec
+
 __all__ = [
     "collect",
+    "controller_codec",
     "data_info",
     "evaluate",
     "explain",
@@ -270,8 +275,13 @@ def _stages(run: Path, stage: str | None) -> list[str]:
 
 def _decoder(config: Config) -> Callable[[Sequence[int]], str]:
     """Text of token ids, with the tokenizer of a run's controller."""
+    return controller_codec(config).decode
+
+
+def controller_codec(config: Config) -> ChatCodec:
+    """The tokenizer of a run's controller, which may have to be fetched."""
     from apprentice.models import resolve_model
     from apprentice.tokens.codec import ChatCodec
 
     model = str(resolve_model(config.controller.model, config.controller.revision))
-    return ChatCodec.from_pretrained(model, revision=config.controller.revision).decode
+    return ChatCodec.from_pretrained(model, revision=config.controller.revision)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from apprentice.errors import ConfigError
+from apprentice.errors import ApprenticeError, ConfigError
 
-__all__ = ["compare", "judge"]
+if TYPE_CHECKING:
+    from apprentice.run_folder import RunFolder
+
+__all__ = ["compare", "judge", "scores"]
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -26,15 +30,43 @@ def compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def scores(arguments: argparse.Namespace) -> int:
+    """``apprentice evaluate scores``."""
+    from apprentice.metrics.set_scores import score_sets, scores_table
+    from apprentice.results import read_all_results
+    from apprentice.run_folder import RunFolder
+
+    run = RunFolder.open(arguments.run)
+    items = read_all_results(run.path / "results")
+    if not items:
+        raise ConfigError(f"{run.path} has no results (results/MODE/SET.jsonl): evaluate it first")
+    how = run.config.evaluation
+    found = score_sets(
+        items,
+        run.path,
+        confidence=how.confidence,
+        bootstrap_samples=how.bootstrap_samples,
+        seed=run.config.seed,
+    )
+    print(scores_table(found, how.sampling.temperature))
+    return 0
+
+
 def judge(arguments: argparse.Namespace) -> int:
     """``apprentice evaluate judge``; 1 when an answer could not be judged."""
     import asyncio
 
     from apprentice.config.schema import OpenAIBackend
     from apprentice.data.load import load_problems
-    from apprentice.metrics.judged import JudgedScore, judge_items, judged_table, score_judged
+    from apprentice.metrics.judged import (
+        JudgedScore,
+        judge_items,
+        judged_table,
+        judgement_path,
+        score_judged,
+    )
     from apprentice.results import ItemResult, read_all_results
-    from apprentice.run_folder import RunFolder, file_slug
+    from apprentice.run_folder import RunFolder
     from apprentice.verify.judge import Judge
     from apprentice.verify.structure import is_prose
 
@@ -61,7 +93,7 @@ def judge(arguments: argparse.Namespace) -> int:
         judge = Judge(backend)
         scores = []
         for (mode, name), items in cells.items():
-            path = run.path / "judged" / file_slug(mode) / f"{file_slug(name)}.jsonl"
+            path = judgement_path(run.path, mode, name)
             verdicts, failures = await judge_items(
                 items, questions.get(name, {}), judge, path, concurrency=arguments.concurrency
             )
@@ -73,4 +105,29 @@ def judge(arguments: argparse.Namespace) -> int:
 
     scores = asyncio.run(all_of_them())
     print(judged_table(scores, arguments.model))
+    _report_anew(run)
     return 1 if any(score.failed for score in scores) else 0
+
+
+def _report_anew(run: RunFolder) -> None:
+    """Bring a run's summary and report up to date with what was judged, if it has them."""
+    from apprentice.report.build import build_report
+    from apprentice.report.summary import write_summary
+    from apprentice.results import read_all_results
+    from driver.commands import controller_codec
+
+    old = run.read_json("summary.json")
+    if old is None:
+        return
+    write_summary(
+        run,
+        read_all_results(run.path / "results"),
+        wall_seconds=old["wall_seconds"],
+        peak_memory_bytes=old["peak_memory_bytes"],
+    )
+    try:
+        token_bytes = controller_codec(run.config).token_bytes
+    except (ApprenticeError, OSError) as error:
+        print(f"the report shows token ids: the controller's tokenizer cannot be read ({error})")
+        token_bytes = None
+    print(f"report: {build_report(run, token_bytes)}")

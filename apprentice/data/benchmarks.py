@@ -5,6 +5,8 @@ None of them is part of this repository or of the package; they are read from th
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,16 +15,19 @@ from apprentice.data.formats import RowAdapter, chat_row, gpqa_row, gsm8k_row, p
 from apprentice.data.text import question_key
 from apprentice.errors import DataError
 
-__all__ = ["BENCHMARKS", "Benchmark", "corrected_answer", "find_benchmark"]
+__all__ = [
+    "BENCHMARKS", "Benchmark", "check_size_in_name", "corrected_answer", "find_benchmark", "find_file",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """One set.
 
-    ``rows``: split -> expected number of rows, checked after loading from the hub. ``files``: for sets that
-    the hub does not convert, release -> files to download; then ``config`` is the usual release, and the keys
-    of ``rows`` are releases. ``kind``: ``math`` (a gold answer), ``choice`` (a letter) or ``code`` (tests).
+    ``rows``: split -> expected number of rows. ``about``: the same where its authors say it roughly, as the
+    least and the greatest number that is meant. ``files``: for sets that the hub does not convert, release ->
+    files to download; then ``config`` is the usual release, and the keys of ``rows`` are releases. ``kind``:
+    ``math`` (a gold answer), ``choice`` (a letter) or ``code`` (tests).
     """
 
     source: str
@@ -30,13 +35,17 @@ class Benchmark:
     split: str | None = None
     config: str = ""
     rows: Mapping[str, int] = field(default_factory=dict)
+    about: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     adapter: RowAdapter | None = None
     by_hand: str = ""
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kind: str = "math"
 
-    def check_rows(self, split: str | None, count: int) -> None:
+    def check_rows(self, split: str | None, count: int) -> tuple[str, ...]:
         """Refuse a set of another size: its scores would not be comparable.
+
+        Returns:
+            A warning where the number is known roughly, and is another one.
 
         Raises:
             DataError: the number of rows is not the known one.
@@ -47,6 +56,26 @@ class Benchmark:
                 f"{self.source} ({split}): {count} rows instead of {expected}: the set has changed. "
                 "Download the version you want and give its file as source"
             )
+        low, high = self.about.get(split or "", (0, count))
+        return () if low <= count <= high else (_unexpected(f"{self.source} ({split})", count, low, high),)
+
+
+def _unexpected(what: str, count: int, low: int, high: int) -> str:
+    return f"{what}: {count} rows, where {low} to {high} are expected: is it whole, and the right file?"
+
+
+_SIZE_IN_NAME = re.compile(r"codegen__\w+?_(\d+(?:\.\d+)?)(k?)")
+
+
+def check_size_in_name(stem: str, count: int) -> tuple[str, ...]:
+    """A warning where a file of guru has other rows than its name says (``codegen__taco_8.8k``)."""
+    found = _SIZE_IN_NAME.fullmatch(stem)
+    if found is None:
+        return ()
+    unit = 1000 if found[2] else 1
+    half = unit * 10 ** -len(found[1].partition(".")[2]) / 2 if found[2] else 0
+    low, high = math.ceil(float(found[1]) * unit - half), math.floor(float(found[1]) * unit + half)
+    return () if low <= count <= high else (_unexpected(stem, count, low, high),)
 
 
 _MAA, _BY_NC_SA = "MAA", "CC BY-NC-SA 4.0"
@@ -80,11 +109,21 @@ BENCHMARKS: dict[str, Benchmark] = {
             adapter=gpqa_row,
             kind="choice",
         ),
-        Benchmark("BytedTsinghua-SIA/DAPO-Math-17k", "Apache-2.0", "train", adapter=chat_row),
+        Benchmark(
+            "BytedTsinghua-SIA/DAPO-Math-17k",
+            "Apache-2.0",
+            "train",
+            about={"train": (1_785_000, 1_795_000)},  # 1.79 M
+            adapter=chat_row,
+        ),
         Benchmark(
             "GAIR-NLP/ToRL",
-            "see its repository",
+            "not stated in its repository",
+            config="train",
+            rows={"test": 374},
+            about={"train": (27_500, 28_999)},  # 28k; its paper counts 28,740
             adapter=chat_row,
+            files={split: (f"data/torl_data/{split}.parquet",) for split in ("train", "test")},
             by_hand="it is not on the hub: download data/torl_data/train.parquet from its repository",
         ),
         Benchmark(
@@ -101,6 +140,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "see its card; parts have licences of their own",
             config="code",
             adapter=guru_code_row,
+            about={"code": (17_450, 17_747)},  # 1.3k + 7.5k + 8.8k
             files={"code": _GURU_CODE},
             kind="code",
         ),
@@ -131,6 +171,16 @@ BENCHMARKS: dict[str, Benchmark] = {
     )
 }
 """Lower-case hub id -> what is known of the set."""
+
+
+def find_file(path: str) -> tuple[Benchmark, str] | None:
+    """The known set and release of which a path is the only file, by its last two names."""
+    last = "/".join(path.replace("\\", "/").split("/")[-2:]).lower()
+    for item in BENCHMARKS.values():
+        for release, files in item.files.items():
+            if len(files) == 1 and "/" in files[0] and files[0].lower().endswith(last) and "/" in last:
+                return item, release
+    return None
 
 
 def find_benchmark(source: str) -> Benchmark | None:

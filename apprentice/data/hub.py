@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from apprentice.data.rows import ParquetRows, Rows, chain_rows
 from apprentice.errors import DataError
 
 __all__ = ["fetch_files", "fetch_rows"]
@@ -14,7 +15,7 @@ __all__ = ["fetch_files", "fetch_rows"]
 _CONVERTED = "refs/convert/parquet"  # the hub's own Parquet copy: <config>/<split>/<number>.parquet
 
 
-def fetch_rows(repo: str, split: str | None = None) -> list[dict[str, Any]]:
+def fetch_rows(repo: str, split: str | None = None) -> Rows:
     """All rows of ``owner/name`` or ``owner/name:config``, from the Parquet copy that the hub keeps.
 
     Args:
@@ -29,9 +30,7 @@ def fetch_rows(repo: str, split: str | None = None) -> list[dict[str, Any]]:
         listed = hub.HfApi().list_repo_files(name, repo_type="dataset", revision=_CONVERTED)
         files = _choose([f for f in listed if f.endswith(".parquet")], repo, config, split)
         paths = [Path(hub.hf_hub_download(name, f, repo_type="dataset", revision=_CONVERTED)) for f in files]
-    import pyarrow.parquet as pq
-
-    return [row for path in paths for row in pq.read_table(path).to_pylist()]
+    return chain_rows(ParquetRows(path) for path in paths)
 
 
 def fetch_files(repo: str, files: Sequence[str]) -> list[Path]:

@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from apprentice.config.schema import DataConfig, ProblemSetConfig
-from apprentice.data.benchmarks import BENCHMARKS, find_benchmark
+from apprentice.data.benchmarks import BENCHMARKS, Benchmark, find_benchmark, find_file
 from apprentice.data.code import code_tests
 from apprentice.data.contamination import Contamination, find_contamination
-from apprentice.data.load import LoadReport, load_reported
+from apprentice.data.layout import find_copy
+from apprentice.data.load import LoadReport, ProblemSets, load_reported
 from apprentice.data.problem import Problem
 from apprentice.errors import DataError
 from apprentice.verify.structure import is_prose
 
-__all__ = ["DataInfo", "SetInfo", "describe_data", "describe_set", "known_sets_table"]
+__all__ = ["DataInfo", "SetInfo", "data_record", "describe_data", "describe_set", "known_sets_table"]
 
 _SHOWN = 5  # copies listed for each pair of sets
 
@@ -41,6 +43,7 @@ class SetInfo:
         sampled = "" if self.problems == self.report.kept else f", of which {self.problems} are used (size)"
         lines.append(f"  problems   {self.report}{sampled}")
         lines.append("  checked    " + ", ".join(f"{count} by {how}" for how, count in self.golds.items()))
+        lines += [f"  WARNING    {warning}" for warning in self.report.warnings]
         return "\n".join(lines)
 
 
@@ -99,8 +102,7 @@ def describe_data(config: DataConfig) -> DataInfo:
 
 def describe_set(config: ProblemSetConfig) -> tuple[list[Problem], SetInfo]:
     """Read one set: its problems (none if it cannot be read) and what there is to say of it."""
-    split = config.split or getattr(find_benchmark(config.source), "split", None)
-    source = f"{config.source}, split {split}" if split else config.source
+    source = _source(config)
     try:
         problems, report = load_reported(config)
     except DataError as error:
@@ -108,11 +110,64 @@ def describe_set(config: ProblemSetConfig) -> tuple[list[Problem], SetInfo]:
     return problems, SetInfo(config.name, source, _licence(config), report, len(problems), _golds(problems))
 
 
+def data_record(config: DataConfig, sets: ProblemSets) -> dict[str, Any]:
+    """What a run's sets hold, for ``data.json`` in its folder::
+
+        {"sets": [{"name": ..., "use": "training", "source": ..., "licence": ..., "problems": 500,
+                   "read": "500 problems of 512 rows; dropped 12 repeated", "golds": {"rules": 500},
+                   "warnings": []}],
+         "contamination": [{"set": ..., "exact": 1, "near": 3, "examples": [{"train": ..., "test": ...,
+                            "share": 0.9}]}]}
+
+    ``near`` is null where the training problems are generated; ``share`` is null for an exact copy.
+    """
+    rows = []
+    parts = [(config.train, "training", sets.train, sets.train_report)]
+    parts += [(item, "test", sets.test[item.name], sets.test_reports[item.name]) for item in config.test]
+    for item, use, problems, report in parts:
+        rows.append(
+            {
+                "name": item.name,
+                "use": use,
+                "source": _source(item),
+                "licence": _licence(item),
+                "problems": len(problems),
+                "read": str(report),
+                "golds": dict(_golds(problems)),
+                "warnings": list(report.warnings),
+            }
+        )
+    generated = config.train.source == "reasoning_gym"
+    contamination = [
+        {
+            "set": name,
+            "exact": len(found.exact),
+            "near": None if generated else len(found.near),
+            "examples": [
+                *({"train": train, "test": test, "share": None} for train, test in found.exact[:_SHOWN]),
+                *({"train": c.train_id, "test": c.test_id, "share": c.share} for c in found.near[:_SHOWN]),
+            ],
+        }
+        for name, found in sets.contamination.items()
+    ]
+    return {"sets": rows, "contamination": contamination}
+
+
+def _source(config: ProblemSetConfig) -> str:
+    split = config.split or getattr(find_benchmark(config.source), "split", None)
+    return f"{config.source}, split {split}" if split else config.source
+
+
 def known_sets_table() -> str:
     """The known sets with licence and number of rows; nothing is read."""
     rows = [("source", "kind", "rows", "licence")]
     for item in BENCHMARKS.values():
-        counts = ", ".join(f"{split} {count}" if split else str(count) for split, count in item.rows.items())
+        counts = ", ".join(
+            [
+                *(f"{split} {count}" if split else str(count) for split, count in item.rows.items()),
+                *(f"{split} about {(low + high) // 2}" for split, (low, high) in item.about.items()),
+            ]
+        )
         rows.append((item.source, item.kind, counts or "not checked", item.licence))
     rows.append(("reasoning_gym", "math", "any number", "Apache-2.0"))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -123,12 +178,19 @@ def known_sets_table() -> str:
 def _licence(config: ProblemSetConfig) -> str:
     if config.source == "reasoning_gym":
         return "Apache-2.0 (the generators)"
-    known = find_benchmark(config.source)
+    known = find_benchmark(config.source) or _known_copy(Path(config.source).expanduser())
     if known is not None:
         return known.licence
     if Path(config.source).expanduser().exists():
         return "not stated: a local file has the licence of where it came from"
     return "not known here: see the card of the set"
+
+
+def _known_copy(path: Path) -> Benchmark | None:
+    if path.is_dir():
+        return find_copy(path)
+    found = find_file(str(path.absolute())) if path.is_file() else None
+    return found[0] if found else None
 
 
 def _golds(problems: Sequence[Problem]) -> Mapping[str, int]:

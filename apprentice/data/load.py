@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -10,9 +11,10 @@ from typing import Any
 
 from apprentice.config.schema import DataConfig, ProblemSetConfig
 from apprentice.data.benchmarks import corrected_answer
-from apprentice.data.contamination import find_contamination
+from apprentice.data.contamination import Contamination, find_contamination
 from apprentice.data.problem import Problem, WorkedSolution
 from apprentice.data.procedural import generate
+from apprentice.data.rows import Rows
 from apprentice.data.sources import read_rows
 from apprentice.data.text import question_key
 from apprentice.errors import ConfigError, DataError
@@ -47,6 +49,10 @@ class LoadReport:
     duplicates: int = 0
     conflicting: int = 0
     excluded: int = 0
+    copies: tuple[tuple[str, str], ...] = ()
+    """(id, question key) of the excluded, each question once."""
+    warnings: tuple[str, ...] = ()
+    """What is odd about the source."""
 
     def __str__(self) -> str:
         dropped = {
@@ -67,6 +73,11 @@ class ProblemSets:
 
     train: list[Problem]
     test: dict[str, list[Problem]] = field(default_factory=dict)
+    train_report: LoadReport = LoadReport()
+    test_reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    contamination: Mapping[str, Contamination] = field(default_factory=dict)
+    """By test set: exact copies, which are not in ``train``, and near ones, which are. Generated problems
+    share their wording by design: near copies of them are not looked for."""
 
 
 def load_data(config: DataConfig) -> ProblemSets:
@@ -77,6 +88,7 @@ def load_data(config: DataConfig) -> ProblemSets:
         DataError: a set cannot be read, or is empty.
     """
     test: dict[str, list[Problem]] = {}
+    reports: dict[str, LoadReport] = {}
     for item in config.test:
         if item.name in test:
             raise ConfigError(f"data.test: two sets are named {item.name!r}; names must differ")
@@ -86,28 +98,33 @@ def load_data(config: DataConfig) -> ProblemSets:
                 f"data.test: {item.name!r} has the training set's seed {item.seed} and families; "
                 "held-out problems need another seed"
             )
-        test[item.name] = load_problems(item)
+        test[item.name], reports[item.name] = load_reported(item)
     held_out = {question_key(p.question) for problems in test.values() for p in problems}
-    train = load_problems(config.train, exclude=held_out)
+    train, report = load_reported(config.train, exclude=held_out)
     for name, problems in (*test.items(), (config.train.name, train)):
         if any("code_tests" in problem.metadata for problem in problems):
             raise DataError(
                 f"{name} holds programming problems: they are judged by tests, and no judge of programs is "
                 "connected yet, so that every answer would count as wrong. Use sets with gold answers"
             )
-    if config.train.source != "reasoning_gym":  # generated problems share their wording by design
-        _report_near_copies(train, test)
-    return ProblemSets(train=train, test=test)
-
-
-def _report_near_copies(train: Sequence[Problem], test: Mapping[str, Sequence[Problem]]) -> None:
-    for name, problems in test.items():
-        near = find_contamination(train, problems).near
-        if near:
+    near = config.train.source != "reasoning_gym"
+    found = {name: _contamination(train, report.copies, problems, near) for name, problems in test.items()}
+    for name, copies in found.items():
+        if copies.near:
             _log.warning(
                 "%d training problems are nearly problems of %s, e.g. %s and %s (%.0f %% of its 10-grams)",
-                len(near), name, near[0].train_id, near[0].test_id, 100 * near[0].share,
+                len(copies.near), name, copies.near[0].train_id, copies.near[0].test_id,
+                100 * copies.near[0].share,
             )  # fmt: skip
+    return ProblemSets(train, test, report, reports, found)
+
+
+def _contamination(
+    train: Sequence[Problem], copies: Iterable[tuple[str, str]], test: Sequence[Problem], near: bool
+) -> Contamination:
+    ids = {question_key(p.question): p.problem_id for p in test}
+    exact = tuple((identity, ids[key]) for identity, key in copies if key in ids)
+    return Contamination(exact, find_contamination(train, test).near if near else ())
 
 
 def load_problems(config: ProblemSetConfig, exclude: Set[str] = frozenset()) -> list[Problem]:
@@ -134,9 +151,12 @@ def load_reported(
         return made, LoadReport(rows=len(made), kept=len(made))
     if config.families:
         raise ConfigError(f"{config.name}: families belong to source reasoning_gym, not {config.source!r}")
-    rows, source = read_rows(config)
-    problems, report = problems_from_rows(rows, config, source, exclude)
+    source = read_rows(config)
+    problems, report = problems_from_rows(source.rows, config, source.name, exclude)
+    report = dataclasses.replace(report, warnings=source.warnings)
     _log.info("%s: %s", config.name, report)
+    for warning in source.warnings:
+        _log.warning("%s: %s", config.name, warning)
     if not problems:
         raise DataError(f"{config.name}: no problems left from {config.source} ({report})")
     if config.size is not None:
@@ -148,9 +168,11 @@ def load_reported(
 
 
 def problems_from_rows(
-    rows: Sequence[Mapping[str, Any]], config: ProblemSetConfig, source: str, exclude: Set[str] = frozenset()
+    rows: Rows, config: ProblemSetConfig, source: str, exclude: Set[str] = frozenset()
 ) -> tuple[list[Problem], LoadReport]:
     """Turn rows into problems; drop empty golds, repeats, questions with conflicting golds and excluded ones.
+
+    Rows are taken one at a time, and only the problems that are kept stay in memory.
 
     Raises:
         ConfigError: ``fields`` names a field or column that does not exist.
@@ -159,7 +181,10 @@ def problems_from_rows(
     columns = _resolve_columns(rows, config)
     by_question: dict[str, Problem] = {}
     conflicts: set[str] = set()
-    counts = dict.fromkeys(("rows", "empty_answers", "duplicates", "conflicting", "excluded"), 0)
+    copies: dict[str, str] = {}
+    counts: dict[str, Any] = dict.fromkeys(
+        ("rows", "empty_answers", "duplicates", "conflicting", "excluded"), 0
+    )
     for index, row in enumerate(rows):
         if config.split and "split" in columns and str(row[columns["split"]]) != config.split:
             continue
@@ -170,6 +195,7 @@ def problems_from_rows(
             counts["empty_answers"] += 1
         elif key in exclude:
             counts["excluded"] += 1
+            copies.setdefault(key, problem.problem_id)
         elif key in conflicts:
             counts["conflicting"] += 1
         elif key not in by_question:
@@ -182,17 +208,20 @@ def problems_from_rows(
             counts["conflicting"] += 2
     problems = list(by_question.values())
     _check_ids(problems, config.name)
-    return problems, LoadReport(kept=len(problems), **counts)
+    found = tuple((identity, key) for key, identity in copies.items())
+    report = LoadReport(kept=len(problems), **counts)
+    return problems, dataclasses.replace(report, copies=found)
 
 
-def _resolve_columns(rows: Sequence[Mapping[str, Any]], config: ProblemSetConfig) -> dict[str, str]:
+def _resolve_columns(rows: Rows, config: ProblemSetConfig) -> dict[str, str]:
     """Our field -> the column it stands in, for the fields that exist."""
     unknown = sorted(set(config.fields) - set(_COLUMNS))
     if unknown:
         raise ConfigError(f"{config.name}.fields: unknown field {unknown[0]!r}; known are {sorted(_COLUMNS)}")
-    if not rows:
+    first = next(iter(rows), None)
+    if first is None:
         raise DataError(f"{config.name}: {config.source} has no rows")
-    present = rows[0].keys()
+    present = first.keys()
     columns: dict[str, str] = {}
     for name, candidates in _COLUMNS.items():
         if name in config.fields:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apprentice.config.schema import ProblemSetConfig
-from apprentice.data.benchmarks import find_benchmark
+from apprentice.data.benchmarks import (
+    BENCHMARKS,
+    Benchmark,
+    check_size_in_name,
+    find_benchmark,
+    find_file,
+)
 from apprentice.data.code import (
     guru_code_row,
     humaneval_row,
@@ -20,41 +26,129 @@ from apprentice.data.code import (
     plain_code_row,
 )
 from apprentice.data.formats import RowAdapter, chat_row, gpqa_row, gsm8k_row, solution_row
+from apprentice.data.layout import find_copy, split_files
+from apprentice.data.rows import SUFFIXES, Mapped, Rows, chain_rows, read_file
 from apprentice.errors import DataError
 
-__all__ = ["find_adapter", "read_rows"]
+__all__ = ["Source", "find_adapter", "read_rows"]
 
-Rows = Sequence[Mapping[str, Any]]
-_SUFFIXES = (".jsonl", ".parquet", ".csv")
 _LEFT_OUT = "codegen__livecodebench_440"
 """A file of guru's code split that holds a test set's problems; the paper leaves it out."""
 
 
-def read_rows(config: ProblemSetConfig) -> tuple[Rows, str]:
-    """The rows of a set, and the name of their source.
+def read_rows(config: ProblemSetConfig) -> Source:
+    """The rows of a set, with our columns where its format is known.
 
-    A folder gives the rows of all its ``.jsonl``, ``.parquet`` and ``.csv`` files.
+    A folder gives the rows of all its ``.jsonl``, ``.parquet`` and ``.csv`` files; one that is a copy of a
+    known set's repository gives that set.
 
     Raises:
         DataError: the source cannot be read.
     """
     path = Path(config.source).expanduser()
-    if path.suffix in _SUFFIXES:
-        rows: Rows = _read_file(path)
-        source = path.stem
+    base, _, release = config.source.rpartition(":")
+    copy = path if path.is_dir() else Path(base).expanduser() if base and Path(base).is_dir() else None
+    known = find_copy(copy) if copy else None
+    if copy and known and (path.is_dir() or release):
+        return _known(config, known, "" if path.is_dir() else release, _Copy(copy))
+    if path.suffix in SUFFIXES:
+        rows, name = read_file(path), path.stem
+        warnings = check_size_in_name(path.stem, len(rows))
+        if found := find_file(str(path.absolute())):
+            warnings += found[0].check_rows(found[1], len(rows))
     elif path.is_dir():
-        rows, source = _read_folder(path, config.name), path.name
+        rows, warnings = _read_folder(path, config.name)
+        name = path.name
     elif path.exists() or path.is_absolute() or config.source.startswith("."):
         raise DataError(
             f"{config.name}: {config.source} is not a .jsonl, .parquet or .csv file, nor a folder"
         )
     elif config.source.lower() == "champ":
-        rows, source = _champ_rows(), "champ"
-        _check_rows("champ", None, len(rows))
+        rows, name = _champ_rows(), "champ"
+        warnings = BENCHMARKS["champ"].check_rows(None, len(rows))
+    elif (known := find_benchmark(config.source)) is not None:
+        return _known(config, known, config.source.partition(":")[2], _Hub())
     else:
-        return _from_hub(config), config.source
-    adapter = find_adapter(rows[0], config.fields) if rows else None
-    return ([adapter(row, config.seed) for row in rows] if adapter else rows), source
+        from apprentice.data.hub import fetch_rows
+
+        rows, name, warnings = fetch_rows(config.source, config.split), config.source, ()
+    return Source(_adapted(rows, config, None), name, warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows with our columns where the format is known, a name for where they come from, and what is odd."""
+
+    rows: Rows
+    name: str
+    warnings: tuple[str, ...] = ()
+
+
+class _Hub:
+    """Files and splits of a known set on the hub."""
+
+    def files(self, known: Benchmark, names: Sequence[str]) -> list[Path]:
+        from apprentice.data.hub import fetch_files
+
+        if known.by_hand:
+            raise DataError(f"{known.source}: {known.by_hand} and give that file as source")
+        return fetch_files(known.source, names)
+
+    def split(self, known: Benchmark, release: str, split: str | None) -> Rows:
+        from apprentice.data.hub import fetch_rows
+
+        return fetch_rows(f"{known.source}:{release}" if release else known.source, split)
+
+
+class _Copy:
+    """The same in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        snapshots = sorted((root / "snapshots").glob("*")) if root.name.startswith("datasets--") else []
+        self._root = snapshots[-1] if snapshots else root
+
+    def files(self, known: Benchmark, names: Sequence[str]) -> list[Path]:
+        missing = [name for name in names if not (self._root / name).is_file()]
+        if missing:
+            raise DataError(f"{self._root}: this copy of {known.source} lacks {', '.join(missing)}")
+        return [self._root / name for name in names]
+
+    def split(self, known: Benchmark, release: str, split: str | None) -> Rows:
+        return chain_rows(read_file(path) for path in split_files(self._root, release, split))
+
+
+def _known(config: ProblemSetConfig, known: Benchmark, release: str, place: _Hub | _Copy) -> Source:
+    """A known set with its split, row count and adapter, from the hub or from a copy of it."""
+    release = release or known.config
+    if known.files:
+        chosen = config.split if config.split and config.split in known.files else release
+        if chosen not in known.files:
+            raise DataError(
+                f"{config.name}: {known.source} has no {release!r}; there are {sorted(known.files)}"
+            )
+        paths = place.files(known, known.files[chosen])
+        parts = [read_file(path) for path in paths]
+        rows = chain_rows(parts)
+        warnings = known.check_rows(chosen, len(rows))
+        for path, part in zip(paths, parts, strict=True):
+            warnings += check_size_in_name(path.stem, len(part))
+    else:
+        split = config.split or known.split
+        rows = place.split(known, release, split)
+        # Another configuration than the usual one has other rows, whose number is not known.
+        warnings = known.check_rows(split, len(rows)) if release == known.config else ()
+    return Source(_adapted(rows, config, known), known.source, warnings)
+
+
+def _adapted(rows: Rows, config: ProblemSetConfig, known: Benchmark | None) -> Rows:
+    first = next(iter(rows), None)
+    adapter = (known.adapter if known else None) or (
+        find_adapter(first, config.fields) if first is not None else None
+    )
+    if adapter is None:
+        return rows
+    change = adapter  # for the type checker: it is not None within the function below
+    return Mapped(rows, lambda row: change(row, config.seed))
 
 
 def find_adapter(row: Mapping[str, Any], fields: Mapping[str, str]) -> RowAdapter | None:
@@ -80,41 +174,6 @@ def find_adapter(row: Mapping[str, Any], fields: Mapping[str, str]) -> RowAdapte
     return None
 
 
-def _from_hub(config: ProblemSetConfig) -> Rows:
-    """Rows of a hub set; for a known one with its split, row count and adapter."""
-    from apprentice.data.hub import fetch_files, fetch_rows
-
-    known = find_benchmark(config.source)
-    if known is None:
-        rows: Rows = fetch_rows(config.source, config.split)
-        adapter = find_adapter(rows[0], config.fields) if rows else None
-        return [adapter(row, config.seed) for row in rows] if adapter else rows
-    if known.by_hand:
-        raise DataError(f"{config.name}: {known.source}: {known.by_hand} and give that file as source")
-    release = config.source.partition(":")[2] or known.config
-    if known.files:
-        if release not in known.files:
-            raise DataError(
-                f"{config.name}: {known.source} has no {release!r}; there are {sorted(known.files)}"
-            )
-        rows = [row for path in fetch_files(known.source, known.files[release]) for row in _read_file(path)]
-        known.check_rows(release, len(rows))
-    else:
-        split = config.split or known.split
-        rows = fetch_rows(f"{known.source}:{release}" if release else known.source, split)
-        # Another configuration than the usual one has other rows, whose number is not known.
-        if release == known.config:
-            known.check_rows(split, len(rows))
-    adapter = known.adapter or (find_adapter(rows[0], config.fields) if rows else None)
-    return [adapter(row, config.seed) for row in rows] if adapter else rows
-
-
-def _check_rows(source: str, split: str | None, count: int) -> None:
-    known = find_benchmark(source)
-    if known is not None:
-        known.check_rows(split, count)
-
-
 def _champ_rows() -> list[dict[str, Any]]:
     """CHAMP's problems, read from the data file of its package; nothing of the package is imported or run."""
     spec = importlib.util.find_spec("champ_dataset")
@@ -138,38 +197,10 @@ def _champ_rows() -> list[dict[str, Any]]:
         ) from error
 
 
-def _read_folder(path: Path, name: str) -> list[dict[str, Any]]:
-    files = [f for f in sorted(path.iterdir()) if f.suffix in _SUFFIXES and not f.stem.startswith(_LEFT_OUT)]
+def _read_folder(path: Path, name: str) -> tuple[Rows, tuple[str, ...]]:
+    files = [f for f in sorted(path.iterdir()) if f.suffix in SUFFIXES and not f.stem.startswith(_LEFT_OUT)]
     if not files:
         raise DataError(f"{name}: the folder {path} holds no .jsonl, .parquet or .csv file")
-    return [row for file in files for row in _read_file(file)]
-
-
-def _read_file(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        raise DataError(f"no problem set at {path}")
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path} is not a Parquet file: {error}") from error
-        return rows
-    rows = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: not JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
-            rows.append(row)
-    return rows
+    parts = [read_file(file) for file in files]
+    warnings = [w for f, p in zip(files, parts, strict=True) for w in check_size_in_name(f.stem, len(p))]
+    return chain_rows(parts), tuple(warnings)

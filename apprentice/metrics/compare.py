@@ -8,6 +8,7 @@ from pathlib import Path
 
 from apprentice.errors import ConfigError
 from apprentice.metrics.scores import Score, mean_at_k, paired_difference
+from apprentice.metrics.set_scores import by_rules
 from apprentice.results import ItemResult, read_all_results
 
 __all__ = ["Comparison", "SetComparison", "compare_runs"]
@@ -43,6 +44,8 @@ class Comparison:
     name_b: str
     rows: tuple[SetComparison, ...]
     missing: tuple[str, ...] = ()
+    prose: tuple[tuple[str, int], ...] = ()
+    """(mode and set, problems with golds in prose, which no rule checks and no row holds)"""
 
     def table(self) -> str:
         """For a terminal, in percent. An interval that leaves out 0 is marked."""
@@ -68,6 +71,7 @@ class Comparison:
                 if row.only_a + row.only_b and row.set_name != _ALL
             ]
         lines += [f"not compared: {what}" for what in self.missing]
+        lines += [f"left out of {what}: {n} golds in prose, which no rule checks" for what, n in self.prose]
         lines.append("* the interval leaves out 0")
         return "\n".join(lines)
 
@@ -116,6 +120,7 @@ def compare_runs(
         )
     rows: list[SetComparison] = []
     missing: list[str] = []
+    prose: list[tuple[str, int]] = []
     for mode_a, mode_b in pairs:
         for mode, items, folder in ((mode_a, items_a, a), (mode_b, items_b, b)):
             if mode not in items:
@@ -126,16 +131,25 @@ def compare_runs(
         missing += [f"{label}, {name}: only in B" for name in sets_b if name not in sets_a]
         paired = []
         for name in (name for name in sets_a if name in sets_b):
-            found = _pair(sets_a[name], sets_b[name], f"{label}, {name}", shared_only)
-            paired.append(found)
-            rows.append(_score(label, name, *found, confidence, bootstrap_samples))
+            both = _pair(sets_a[name], sets_b[name], f"{label}, {name}", shared_only)
+            checked = (by_rules(both[0]), by_rules(both[1]))  # golds are equal on both sides
+            if left_out := len(both[0]) - len(checked[0]):
+                prose.append((f"{label}, {name}", left_out))
+            if checked[0]:
+                paired.append(checked)
+                rows.append(_score(label, name, *checked, *both[2:], confidence, bootstrap_samples))
         if len(paired) > 1:
-            first = [item for one, *_ in paired for item in one]
-            second = [item for _, two, *_ in paired for item in two]
+            first = [item for one, _ in paired for item in one]
+            second = [item for _, two in paired for item in two]
             rows.append(_score(label, _ALL, first, second, 0, 0, confidence, bootstrap_samples))
+    if prose and not rows:
+        raise ConfigError(
+            f"{a} and {b} share only golds in prose, which no rule checks; compare what a judge says of each "
+            "with `apprentice evaluate scores`"
+        )
     if not rows:
         raise ConfigError(f"{a} and {b} have no problem set in common: {'; '.join(missing)}")
-    return Comparison(str(a), str(b), tuple(rows), tuple(missing))
+    return Comparison(str(a), str(b), tuple(rows), tuple(missing), tuple(prose))
 
 
 def _read(folder: Path) -> dict[str, dict[str, list[ItemResult]]]:

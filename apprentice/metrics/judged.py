@@ -16,10 +16,14 @@ from typing import Protocol
 from apprentice.errors import DataError, ExpertError
 from apprentice.metrics.scores import Score, mean_at_k
 from apprentice.results import ItemResult
+from apprentice.run_folder import file_slug
 from apprentice.verify.judge import Judgement
 from apprentice.verify.structure import is_prose
 
-__all__ = ["JudgedScore", "Judging", "judge_items", "judged_table", "score_judged"]
+__all__ = [
+    "JudgedScore", "Judging", "judge_items", "judged_table", "judgement_path", "models_of", "read_judgements",
+    "score_judged",
+]  # fmt: skip
 
 Key = tuple[str, str]
 """(problem id, answer)"""
@@ -52,6 +56,31 @@ class JudgedScore:
     failures: Mapping[str, int] = field(default_factory=dict)
 
 
+def judgement_path(run: Path, mode: str, set_name: str) -> Path:
+    """Where a run's folder keeps the judgements of one mode on one set."""
+    return run / "judged" / file_slug(mode) / f"{file_slug(set_name)}.jsonl"
+
+
+def models_of(path: Path) -> list[str]:
+    """The models whose judgements stand in ``path``, in order of first appearance; none without a file.
+
+    Raises:
+        DataError: a line of ``path`` is damaged.
+    """
+    return list(dict.fromkeys(row["model"] for row in _rows(path)))
+
+
+def read_judgements(path: Path, model: str) -> dict[Key, str]:
+    """(problem id, answer) -> verdict of ``model``; empty without a file.
+
+    Raises:
+        DataError: a line of ``path`` is damaged.
+    """
+    return {
+        (row["problem_id"], row["answer"]): row["verdict"] for row in _rows(path) if row["model"] == model
+    }
+
+
 async def judge_items(
     items: Iterable[ItemResult],
     questions: Mapping[str, str],
@@ -75,7 +104,7 @@ async def judge_items(
     Raises:
         DataError: a line of ``path`` is damaged, or a problem is not among ``questions``.
     """
-    known = _read(path, judge.model)
+    known = read_judgements(path, judge.model)
     wanted: dict[Key, ItemResult] = {}
     for item in items:
         if not is_prose(item.gold):
@@ -164,19 +193,18 @@ def _cell(score: Score | None) -> tuple[str, str]:
     return str(score.problems), f"{100 * score.value:.1f} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
 
 
-def _read(path: Path, model: str) -> dict[Key, str]:
+def _rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
-        return {}
-    found: dict[Key, str] = {}
+        return []
     text = path.read_text(encoding="utf-8")
     whole, _, cut = text.rpartition("\n")
     if cut:  # the process ended amid the last line
         path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+    found = []
     for number, line in enumerate(whole.split("\n") if whole else [], 1):
         try:
             row = json.loads(line)
-            if row["model"] == model:
-                found[str(row["problem_id"]), str(row["answer"])] = str(row["verdict"])
+            found.append({key: str(row[key]) for key in ("problem_id", "answer", "model", "verdict")})
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}, line {number}: not a judgement ({error})") from error
     return found

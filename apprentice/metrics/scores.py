@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "IdenticalSamples", "Score", "avg_at_n", "identical_samples", "internalization_rate", "mean_at_k",
-    "paired_difference", "pass_at_k", "retention_rate", "solved", "spearman", "wilson_interval",
+    "Score", "avg_at_n", "internalization_rate", "mean_at_k", "paired_difference", "pass_at_k",
+    "pass_chance", "retention_rate", "solved", "spearman", "wilson_interval",
 ]  # fmt: skip
 
 _CHUNK = 4_000_000  # numbers drawn at one time: 32 MB
@@ -76,6 +76,17 @@ def avg_at_n(correct: Sequence[bool | int | float]) -> float:
     return float(np.mean(np.asarray(correct, np.float64)))
 
 
+def pass_chance(samples: int, correct: int, k: int) -> float:
+    """Unbiased estimate of pass@k of one problem: ``1 - C(n - c, k) / C(n, k)`` for c right samples of n.
+
+    Raises:
+        ValueError: k is not in 1..n.
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs at least {k} samples a problem (and k >= 1); there are {samples}")
+    return 1 - comb(samples - correct, k) / comb(samples, k)
+
+
 def pass_at_k(
     correct: Correct, k: int, confidence: float = 0.95, bootstrap_samples: int = 10_000, seed: int = 0
 ) -> Score:
@@ -86,10 +97,7 @@ def pass_at_k(
     """
     array = _matrix(correct)
     problems, n = array.shape
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs at least {k} samples a problem (and k >= 1); there are {n}")
-    total = comb(n, k)
-    chances = np.asarray([1 - comb(n - int(c), k) / total for c in array.sum(axis=1)])
+    chances = np.asarray([pass_chance(n, int(c), k) for c in array.sum(axis=1)])
     value = float(chances.mean())
     if k == n == 1 or value in (0.0, 1.0):
         low, high = wilson_interval(float(chances.sum()), problems, confidence)
@@ -131,20 +139,6 @@ def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple
     scale = 1 + z * z / n
     low = 0.0 if successes == 0 else max(0.0, float((centre - spread) / scale))
     return low, 1.0 if successes == n else min(1.0, float((centre + spread) / scale))
-
-
-@dataclass(frozen=True, slots=True)
-class IdenticalSamples:
-    """Repeated samples. All samples alike at a temperature above 0 means that they were not sampled."""
-
-    problems_all_identical: tuple[int, ...]
-    repeated_samples: int
-
-
-def identical_samples(texts: Sequence[Sequence[str]]) -> IdenticalSamples:
-    """Problems (by index) whose samples are all the same text; the number of samples that repeat another."""
-    alike = tuple(i for i, samples in enumerate(texts) if len(samples) > 1 and len(set(samples)) == 1)
-    return IdenticalSamples(alike, sum(len(samples) - len(set(samples)) for samples in texts))
 
 
 def solved(correct: Correct, threshold: float = 0.5) -> npt.NDArray[np.bool_]:

@@ -73,6 +73,8 @@ def build_report(
         gains=_gains(summary),
         confidence=f"{100 * summary.get('confidence', run.config.evaluation.confidence):g} %",
         attempts=attempts(summary) if summary else "",
+        sets=_sets(summary),
+        data=summary.get("data"),
         costs=_costs(results),
         warmup=sft_charts(stages["warmup"]),
         stage1=stage1_charts(stages["stage1"]),
@@ -143,7 +145,10 @@ def _mode_bars(summary: Mapping[str, Any]) -> Any:
             _MODE_COLOURS.get(mode, "c7"),
         )
         for mode, cell in modes.items()
+        if cell["accuracy"] is not None
     ]
+    if not bars:
+        return None
     return bar_chart(bars, title="Accuracy by mode", unit="%", maximum=100.0)
 
 
@@ -164,6 +169,29 @@ def _table(summary: Mapping[str, Any]) -> dict[str, Any] | None:
             kind = "family" if len(families) != 1 else "group"
             rows.append({"label": family, "kind": kind, "cells": cells, "apart": number and kind == "group"})
     return {"modes": [mode_label(mode) for mode in modes], "rows": rows}
+
+
+def _sets(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """One row a mode and set: what rules check, what is prose, what repeats."""
+    found = summary.get("sets")
+    if not found:
+        return None
+    sizes = sorted({int(k) for row in found for k in row["pass"]})
+    rows = [
+        {
+            **row,
+            "label": mode_label(row["mode"]),
+            "passes": [row["pass"].get(str(k)) for k in sizes],
+            "judged": [(model, cell) for model, cell in row["prose"]["judged"].items()],
+        }
+        for row in found
+    ]
+    return {
+        "sizes": sizes,
+        "rows": rows,
+        "prose": any(row["prose"]["n"] for row in found),
+        "identical": [row for row in rows if row["identical"] and row["k"] > 1],
+    }
 
 
 def _gains(summary: Mapping[str, Any]) -> list[str]:

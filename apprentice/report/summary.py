@@ -7,21 +7,30 @@
      "modes": {"internalized": {"label": ..., "accuracy": 0.91, "low": 0.87, "high": 0.94, "n": 160, "k": 4,
                                 "groups": {"main": {"accuracy": ..., ..., "families": {"gcd": {...}}},
                                            "apart": {...}}}},
-     "gains": {"internalized - experts_removed": {"difference": 0.4, "low": ..., "high": ..., "n": 160}}}
+     "gains": {"internalized - experts_removed": {"difference": 0.4, "low": ..., "high": ..., "n": 160}},
+     "sets": [{"mode": ..., "set": ..., "n": 160, "k": 4, "mean": {"value": ..., "low": ..., "high": ...},
+               "pass": {"2": {...}, "4": {...}}, "identical": [ids], "repeated": 3,
+               "prose": {"n": 5, "word_for_word": 0, "judged": {"<model>": {"value": ..., ...}}}}],
+     "data": {...}}
 
 Accuracies are fractions of 1; ``n`` counts problems. A mode's own figure is that of its first group (``main``
-where there is one): problem sets of other groups are reported apart and never averaged in.
+where there is one): problem sets of other groups are reported apart and never averaged in. Problems with
+golds in prose are in no figure of ``modes`` and ``gains``: ``sets`` counts them and has what a judge said
+(:mod:`apprentice.metrics.set_scores`). ``data`` is what the run's sets held
+(:func:`apprentice.data.info.data_record`). A figure without a problem is null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apprentice.config.schema import Config
 from apprentice.metrics.scores import mean_at_k
+from apprentice.metrics.set_scores import by_rules, score_sets
 from apprentice.results import ItemResult
 from apprentice.run_folder import RunFolder
 
@@ -41,8 +50,8 @@ def mode_label(mode: str) -> str:
     return ", ".join(part for part in MODE_LABELS.get(mode, (mode, "")) if part)
 
 
-def summarize(config: Config, items: Iterable[ItemResult]) -> dict[str, Any]:
-    """The ``modes`` and ``gains`` of a summary, with intervals as ``config.evaluation`` says.
+def summarize(config: Config, items: Iterable[ItemResult], run: Path | None = None) -> dict[str, Any]:
+    """The ``modes``, ``gains`` and ``sets`` of a summary, with intervals as ``config.evaluation`` says.
 
     A set's score is Mean@k over its problems; a group of several sets is the mean of its sets' scores (as in
     the paper's last column), however many problems each has.
@@ -50,7 +59,9 @@ def summarize(config: Config, items: Iterable[ItemResult]) -> dict[str, Any]:
     Args:
         config: names the groups of the problem sets, and how intervals are made.
         items: per-item results of every mode and set.
+        run: the folder that may hold judgements.
     """
+    items = list(items)
     groups = {s.name: s.group for s in config.data.test}
     cells: dict[str, dict[str, list[ItemResult]]] = {}
     for item in items:
@@ -60,7 +71,7 @@ def summarize(config: Config, items: Iterable[ItemResult]) -> dict[str, Any]:
     for mode in _ordered(cells, MODE_LABELS):
         by_group = {}
         for group in _ordered(cells[mode], ["main", *groups.values()]):
-            members = cells[mode][group]
+            members = by_rules(cells[mode][group])
             families = _by(members, lambda item: item.family or item.set_name)
             by_group[group] = {
                 **_cell(members, config),
@@ -72,7 +83,11 @@ def summarize(config: Config, items: Iterable[ItemResult]) -> dict[str, Any]:
             **{key: head[key] for key in ("accuracy", "low", "high", "n", "k")},
             "groups": by_group,
         }
-    return {"modes": modes, "gains": _gains(cells, config)}
+    how = config.evaluation
+    sets = score_sets(
+        items, run, confidence=how.confidence, bootstrap_samples=how.bootstrap_samples, seed=config.seed
+    )
+    return {"modes": modes, "gains": _gains(cells, config), "sets": [found.row() for found in sets]}
 
 
 def write_summary(
@@ -88,7 +103,8 @@ def write_summary(
         "confidence": config.evaluation.confidence,
         "wall_seconds": round(wall_seconds, 1),
         "peak_memory_bytes": peak_memory_bytes,
-        **summarize(config, items),
+        **summarize(config, items, run.path),
+        "data": run.read_json("data.json"),
     }
     run.write_json("summary.json", summary)
     return summary
@@ -98,7 +114,7 @@ def attempts(summary: Mapping[str, Any]) -> str:
     """How many attempts a problem had, e.g. ``mean of 4 attempts`` or ``mean of 1 to 16 attempts``."""
     cells = [group for mode in summary["modes"].values() for group in mode["groups"].values()]
     counts = sorted(
-        {k for cell in cells for k in (cell["k"] if isinstance(cell["k"], list) else [cell["k"]])}
+        {k for cell in cells for k in (cell["k"] if isinstance(cell["k"], list) else [cell["k"]]) if k}
     )
     if not counts:  # a run without an evaluation
         return ""
@@ -151,6 +167,18 @@ def format_table(summary: Mapping[str, Any]) -> str:
             f"{mode_label(first)} less {mode_label(second)}: {100 * gain['difference']:+.1f} points "
             f"[{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}], paired, n {gain['n']}."
         )
+    for found in summary.get("sets", ()):
+        where = f"{mode_label(found['mode'])}, {found['set']}"
+        if found["prose"]["n"]:
+            lines.append(
+                f"{where}: {found['prose']['n']} golds are prose, which no rule checks; they are in no "
+                "figure above. `apprentice evaluate judge` asks a model about them."
+            )
+        if found["identical"] and found["k"] > 1:
+            lines.append(
+                f"{where}: all {found['k']} attempts are one text at {len(found['identical'])} of "
+                f"{found['n'] + found['prose']['n']} problems; `apprentice evaluate scores` names them."
+            )
     return "\n".join(lines)
 
 
@@ -160,12 +188,14 @@ def _table_row(label: str, cells: Sequence[Mapping[str, Any] | None]) -> list[st
 
 
 def _percent(cell: Mapping[str, Any] | None) -> str:
-    if cell is None:
+    if cell is None or cell["accuracy"] is None:
         return "-"
     return f"{100 * cell['accuracy']:5.1f} [{100 * cell['low']:.1f}, {100 * cell['high']:.1f}]"
 
 
 def _cell(items: Sequence[ItemResult], config: Config) -> dict[str, Any]:
+    if not items:
+        return {"accuracy": None, "low": None, "high": None, "n": 0, "k": 0}
     how = config.evaluation
     sets = list(_by(items, lambda item: item.set_name).values())
     attempts = sorted({len(item.verdicts) for item in items})
@@ -186,7 +216,7 @@ def _gains(cells: Mapping[str, Mapping[str, Sequence[ItemResult]]], config: Conf
             continue
         group = _ordered(cells[first], ["main"])[0]
         before = {(i.set_name, i.problem_id): i.accuracy for i in cells[second].get(group, ())}
-        pairs = [i for i in cells[first][group] if (i.set_name, i.problem_id) in before]
+        pairs = [i for i in by_rules(cells[first][group]) if (i.set_name, i.problem_id) in before]
         if pairs:
             sets = _by(pairs, lambda item: item.set_name).values()
             differences = [[i.accuracy - before[i.set_name, i.problem_id] for i in one] for one in sets]

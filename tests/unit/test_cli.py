@@ -27,6 +27,7 @@ COMMANDS = [
     ["evaluate"],
     ["evaluate", "compare"],
     ["evaluate", "judge"],
+    ["evaluate", "scores"],
     ["data"],
     ["data", "info"],
     ["trajectories"],

@@ -9,7 +9,7 @@ import pytest
 
 from apprentice.errors import ConfigError
 from apprentice.metrics.compare import compare_runs
-from apprentice.results import ItemResult, write_results
+from apprentice.results import ItemResult, read_results, write_results
 from driver.cli import main
 
 pytestmark = pytest.mark.unit
@@ -112,3 +112,23 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     file.write_text(file.read_text() * 2)
     with pytest.raises(ConfigError, match="stands twice"):
         compare_runs(a, twice)
+
+
+def test_golds_in_prose_are_left_out_and_said(tmp_path: Path) -> None:
+    prose = "the empty card is taken first and then any other one"
+
+    def with_prose(folder: Path, checked: Mapping[str, Sequence[str]]) -> Path:
+        path = run(folder, checked)
+        file = path / "results" / "collaborative" / "s.jsonl"
+        item = ItemResult("q", "", prose, ("x",), ("unparseable",), "collaborative", "s")
+        write_results(file, [*read_results(file), item])
+        return path
+
+    a = with_prose(tmp_path / "a", {"p1": "1", "p2": "0"})
+    b = with_prose(tmp_path / "b", {"p1": "1", "p2": "1"})
+    found = compare_runs(a, b)
+    assert found.rows[0].difference.value == 0.5  # over two problems; over three it would be a third
+    assert "left out of collaborative, s: 1 golds in prose" in found.table()
+    alone = [run(tmp_path / name, {"q": "0"}, gold=prose) for name in ("c", "d")]
+    with pytest.raises(ConfigError, match="only golds in prose"):
+        compare_runs(*alone)

@@ -10,7 +10,6 @@ import pytest
 
 from apprentice.metrics.scores import (
     avg_at_n,
-    identical_samples,
     internalization_rate,
     mean_at_k,
     paired_difference,
@@ -110,12 +109,6 @@ def test_paired_difference_is_narrower_than_the_scores_themselves() -> None:
     assert paired_difference(first, first).value == 0
     with pytest.raises(ValueError, match="same problems"):
         paired_difference(first, second[:50])
-
-
-def test_identical_samples_are_flagged() -> None:
-    found = identical_samples([["a", "a", "a"], ["a", "b", "a"], ["c"], ["d", "e"]])
-    assert found.problems_all_identical == (0,)
-    assert found.repeated_samples == 3
 
 
 def test_retention_and_internalization_condition_on_table_6s_sets() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from apprentice.config.schema import TrackingConfig
+from apprentice.metrics.judged import judgement_path
 from apprentice.metrics.logger import MetricRow, MetricsLogger
 from apprentice.metrics.scores import mean_at_k
 from apprentice.report.bars import Bar, bar_chart, funnel
@@ -172,8 +173,29 @@ def test_terminal_table_shows_percent_with_intervals(run: RunFolder) -> None:
 
 
 def test_a_summary_without_results_is_empty(run: RunFolder) -> None:
-    assert summarize(run.config, []) == {"modes": {}, "gains": {}}
+    assert summarize(run.config, []) == {"modes": {}, "gains": {}, "sets": []}
     assert format_table({"modes": {}}) == "no results"
+
+
+DATA = {
+    "sets": [
+        {
+            "name": "t", "use": "training", "source": "a/b", "licence": EVIL, "problems": 98,
+            "read": "98 problems of 200 rows; dropped 102 repeated", "golds": {"rules": 98},
+            "warnings": ["98 rows, where 100 to 110 are expected"],
+        }
+    ],
+    "contamination": [
+        {
+            "set": "held-out", "exact": 3, "near": 1,
+            "examples": [
+                {"train": "t1", "test": "p1", "share": None},
+                {"train": "t2", "test": "p2", "share": 0.75},
+            ],
+        },
+        {"set": "words", "exact": 0, "near": None, "examples": []},
+    ],
+}  # fmt: skip
 
 
 def full_run(run: RunFolder) -> Page:
@@ -193,6 +215,7 @@ def full_run(run: RunFolder) -> Page:
             log.log(step, "stage2", {"loss": 1.0 / step})
     for mode in ("internalized", "experts_removed"):
         write_results(run.results_path(mode, "held-out"), [i for i in ITEMS if i.mode == mode])
+    run.write_json("data.json", DATA)
     write_summary(run, ITEMS, wall_seconds=3723, peak_memory_bytes=3 * 2**30)
     review_file = run.path / "review.jsonl"
     review_file.write_text(
@@ -222,9 +245,82 @@ def test_the_page_says_what_happened(run: RunFolder) -> None:
         "approved in review",
         "−699",
         "2 trajectories",
+        "98 problems of 200 rows; dropped 102 repeated",
+        "98 rows, where 100 to 110 are expected",
+        "t1 = p1",
+        "t2 ~ p2 (75 %)",
+        "not looked for (generated)",
     ):
         assert text in page.text, text
     assert page.text.count("This run") == 0
+
+
+PROSE = "taking the empty card first and then any other card of the deck"
+
+
+def prose_items() -> list[ItemResult]:
+    right, wrong = ("correct", "wrong"), ("wrong", "wrong")
+    return [
+        ItemResult("p0", "a", "4", ("4", "5"), right, "internalized", "held-out", distinct=2),
+        ItemResult("p1", "a", "4", ("5", "5"), wrong, "internalized", "held-out", distinct=1),
+        ItemResult(
+            "q0", "a", PROSE, ("x", "y"), ("unparseable",) * 2, "internalized", "held-out", distinct=2
+        ),
+        ItemResult("q1", "a", PROSE, (PROSE, "y"), ("correct", "unparseable"), "internalized", "held-out"),
+        ItemResult("q2", "w", PROSE, ("x", "y"), ("unparseable",) * 2, "internalized", "words"),
+    ]
+
+
+def judge_answers(run: RunFolder) -> None:
+    path = judgement_path(run.path, "internalized", "held-out")
+    path.parent.mkdir(parents=True)
+    rows = [("q0", "x", "correct"), ("q0", "y", "wrong"), ("q1", "y", "undecided")]
+    path.write_text("".join(
+        json.dumps({"problem_id": p, "answer": a, "model": "judge-1", "verdict": v}) + "\n"
+        for p, a, v in rows
+    ))  # fmt: skip
+
+
+def test_prose_golds_are_in_no_figure_and_judged_apart(run: RunFolder) -> None:
+    items = prose_items()
+    for name in ("held-out", "words"):
+        write_results(run.results_path("internalized", name), [i for i in items if i.set_name == name])
+    summary = write_summary(run, items, wall_seconds=1, peak_memory_bytes=1)
+    head = summary["modes"]["internalized"]
+    # Two problems that rules check: a half and none. With prose golds as wrong it would be 1/4 * 1/2.
+    assert (head["accuracy"], head["n"]) == (0.25, 2)
+    apart = head["groups"]["apart"]
+    assert (apart["accuracy"], apart["n"]) == (None, 0)  # nothing there that a rule checks
+    held_out, words = summary["sets"]
+    assert held_out["pass"]["2"]["value"] == 0.5
+    assert held_out["prose"] == {"n": 2, "word_for_word": 1, "judged": {}}
+    assert words["mean"] is None and words["prose"]["n"] == 1
+    assert "-" in format_table(summary) and "2 golds are prose" in format_table(summary)
+
+    judge_answers(run)
+    summary = write_summary(run, items, wall_seconds=1, peak_memory_bytes=1)
+    assert summary["modes"]["internalized"]["accuracy"] == 0.25  # a judge changes no figure of the rules
+    judged = summary["sets"][0]["prose"]["judged"]["judge-1"]
+    # q0: x right, y wrong; q1: the gold word for word is right by the rules, y undecided.
+    assert (judged["value"], judged["undecided"], judged["not_judged"]) == (0.5, 1, 0)
+    page = Page(build_report(run, chr).read_text(encoding="utf-8"))
+    assert "Golds in prose, which no rule checks" in page.text
+    assert "judge-1" in page.text and "nobody yet" in page.text  # the second set was not judged
+    assert "25.0 %" in page.text
+
+
+def test_attempts_that_are_one_text_are_flagged(run: RunFolder) -> None:
+    items = prose_items()
+    write_results(run.results_path("internalized", "held-out"), items)
+    summary = write_summary(run, items, wall_seconds=1, peak_memory_bytes=1)
+    assert summary["sets"][0]["identical"] == ["p1"]
+    assert summary["sets"][0]["repeated"] == 1
+    assert summary["sets"][1]["identical"] is None  # nobody looked
+    assert "all 2 attempts are one text at 1 of 4 problems" in format_table(summary)
+    page = Page(build_report(run, chr).read_text(encoding="utf-8"))
+    assert "all 2 attempts are one text at 1 of 4 problems (p1)" in page.text
+    once = [ItemResult("p", "", "4", ("4",), ("correct",), "base", "held-out", distinct=1)]
+    assert "one text" not in format_table(summarize(run.config, once))  # one attempt repeats nothing
 
 
 def test_text_never_becomes_markup(run: RunFolder) -> None:

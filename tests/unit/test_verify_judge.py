@@ -14,6 +14,7 @@ import pytest
 from apprentice.config.load import load_config
 from apprentice.errors import DataError, ExpertError
 from apprentice.metrics.judged import judge_items, score_judged
+from apprentice.report.summary import write_summary
 from apprentice.results import ItemResult, read_all_results, write_results
 from apprentice.run_folder import RunFolder
 from apprentice.verify.judge import Judgement, judge_messages, parse_judgement
@@ -145,18 +146,31 @@ def endpoint() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def test_the_command_judges_a_run_and_leaves_its_results_alone(
-    tmp_path: Path, endpoint: tuple[str, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    endpoint: tuple[str, list[dict[str, Any]]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def no_tokenizer(config: object) -> object:
+        raise OSError("offline")
+
     url, asked = endpoint
     rows = [{"id": i.problem_id, "problem": f"Which? ({i.problem_id})", "answer": i.gold} for i in ITEMS]
     (tmp_path / "set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     test_set = f"data.test=[{{name: held_out, source: {tmp_path / 'set.jsonl'}}}]"
     run = RunFolder.create(load_config(TINY, [f"run_dir={tmp_path}", test_set]))
     write_results(run.results_path("base", "held_out"), ITEMS)
+    write_summary(run, ITEMS, wall_seconds=1.0, peak_memory_bytes=2)
+    monkeypatch.setattr("driver.commands.controller_codec", no_tokenizer)
     command = ["evaluate", "judge", str(run.path), "--base-url", url, "--model", "m"]
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "prose, judged by m" in out
+    assert "the report shows token ids" in out
+    summary = run.read_json("summary.json")
+    assert list(summary["sets"][0]["prose"]["judged"]) == ["m"]
+    assert (summary["wall_seconds"], summary["peak_memory_bytes"]) == (1.0, 2)
+    assert "judged by" in (run.path / "report.html").read_text()
     assert len(asked) == 3
     assert asked[0]["temperature"] == 0.0
     assert sum("Which? (ask)" in request["messages"][1]["content"] for request in asked) == 2
