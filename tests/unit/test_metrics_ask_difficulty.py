@@ -162,3 +162,10 @@ def test_bins_cover_the_unit_interval() -> None:
     found = difficulty([], {}).bins
     assert [b.low for b in found] == [0.0, 0.25, 0.5, 0.75] and found[-1].high == 1.0
     assert all(a.high == b.low for a, b in itertools.pairwise(found))
+
+
+def test_utility_weighs_calls_within_each_resample() -> None:
+    found = run({"a": "1", "d": "1" * 9}, {"a": "1", "d": "1" * 9})
+    gain = calling_utility(found, SOLO, FEW).gain
+    # A resample holds a twice in a quarter of the cases: then every call gained 1, and 0 with d twice.
+    assert gain.value == pytest.approx(0.1) and (gain.low, gain.high) == (0.0, 1.0)
