@@ -17,7 +17,7 @@ from apprentice.metrics.pareto import pareto_front
 from apprentice.metrics.resample import Interval, Resampling, bootstrap, interval_text
 from apprentice.metrics.scores import mean_at_k
 from apprentice.trajectory import Status
-from tests.ask_kit import ask_call, ask_trajectory
+from tests.ask_trajectories import ask_call, ask_trajectory
 
 pytestmark = pytest.mark.unit
 
@@ -143,3 +143,8 @@ def test_front_drops_duplicates_and_equal_accuracy_at_higher_cost() -> None:
     assert pareto_front([], float, float) == []
     with pytest.raises(ValueError, match="no place on a front"):
         pareto_front([float("nan")], float, float)
+
+
+def test_a_call_whose_position_nobody_recorded_has_none() -> None:
+    [one] = attempts([ask_trajectory("a", calls=[ask_call(position=-1)])])
+    assert one.called and one.position is None

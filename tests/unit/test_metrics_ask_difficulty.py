@@ -17,7 +17,7 @@ from apprentice.metrics.ask_difficulty import (
     spearman_interval,
 )
 from apprentice.metrics.resample import Resampling
-from tests.ask_kit import ask_call, ask_trajectory
+from tests.ask_trajectories import ask_call, ask_trajectory
 
 pytestmark = pytest.mark.unit
 
