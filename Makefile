@@ -46,6 +46,10 @@ check: $(STAMP) ## Check formatting, lint and types
 bench: $(STAMP) ## Measure the ratios that the project promises; writes runs/bench.json
 	@$(PY) -m driver.bench $(ARGS)
 
+.PHONY: soak
+soak: $(STAMP) ## Run 12,000 mixed cells in the sandbox, kill zygotes meanwhile; nothing may grow (minutes)
+	@$(PY) -m driver.bench.soak $(ARGS)
+
 .PHONY: lock
 lock: $(STAMP) ## Pin the versions that .venv has now as the tested ones
 	@bash requirements/lock.sh $(VENV)
