@@ -72,12 +72,20 @@ def _call(x86_64: int, aarch64: int, *arguments: object) -> str:
     return _try(f"call({', '.join(str(a) for a in (x86_64, aarch64, *arguments))})", _C)
 
 
-_FORK = """\
-import os, time
+# By the C library: what Python's own functions say of it (:mod:`.refused`) holds nobody.
+_FORK = (
+    _C
+    + """
+def fork():
+    pid = c.fork()
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return pid
+import time
 made = 0
 try:
     for _ in range(20):
-        if os.fork() == 0:
+        if fork() == 0:
             time.sleep(30)
             os._exit(0)
         made += 1
@@ -85,20 +93,25 @@ except OSError as error:
     print('STOPPED', error)
 if made:
     print('BREACH', made)"""
-_DAEMON = """\
-import os, time
+)
+_DAEMON = (
+    _C
+    + """
+import time
 r, w = os.pipe()
-try:
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.write(w, b'x')
-            time.sleep(30)
-        os._exit(0)
+pid = c.fork()
+if pid < 0:
+    print('STOPPED', os.strerror(ctypes.get_errno()))
+elif pid == 0:
+    os.setsid()
+    if c.fork() == 0:
+        os.write(w, b'x')
+        time.sleep(30)
+    os._exit(0)
+else:
     os.read(r, 1)
-    print('BREACH')
-except OSError as error:
-    print('STOPPED', error)"""
+    print('BREACH')"""
+)
 _MEMORY = """\
 try:
     hog = [bytearray(16 << 20) for _ in range(32)]
@@ -141,7 +154,10 @@ os.write(3, b'{{"outcome": "ok"}}')
 print('BREACH')
 os._exit(0)"""
 _LOOP = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nsum(iter(int, 1))"
-_PROGRAM = "os.execv('/bin/sh', ['sh', '-c', 'echo BREACH'])"
+_PROGRAM = (
+    "c.execv(b'/bin/sh', (ctypes.c_char_p * 4)(b'sh', b'-c', b'echo BREACH', None))\n"
+    "raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))"
+)
 _TCP = _socket("AF_INET", "SOCK_STREAM", "s.connect(('127.0.0.1', {tcp}))")
 _UDP = _socket("AF_INET", "SOCK_DGRAM", "s.sendto(b'x', ('127.0.0.1', {udp}))")
 _UNIX = _socket("AF_UNIX", "SOCK_STREAM", "s.connect('{unix}')")
@@ -162,7 +178,7 @@ def _kernel(name: str, code: str, letters: str = "S") -> Attack:
 
 ATTACKS = (
     _row("fork bomb", "fork", _FORK, "S"),
-    _row("fork bomb", "a program", _try(_PROGRAM), "NLS"),
+    _row("fork bomb", "a program", _try(_PROGRAM, _C), "NLS"),
     _row("memory hog", "512 MiB", _MEMORY, "R"),
     _row("disk fill", "many files", _FILL, "NL"),
     Attack(

@@ -20,7 +20,8 @@ import apprentice
 from apprentice.errors import SandboxError
 from apprentice.sandbox.isolation import Layer, Level, Limits, layers_of
 from apprentice.sandbox.outcome import Report
-from apprentice.sandbox.zygote import HEADER, remove_tree
+from apprentice.sandbox.wire import HEADER
+from apprentice.sandbox.zygote import remove_tree
 
 __all__ = ["START_S", "LevelRefused", "Worker", "ZygoteDied"]
 
