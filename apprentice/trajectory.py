@@ -178,6 +178,11 @@ class TrajectoryBuilder:
             self._producers.append(producer)
         return self._producers.index(producer)
 
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` tokens."""
+        for column in (self._ids, self._owner, self._producer, self._version, self._logprob):
+            del column[length:]
+
     def append(self, ids: Sequence[int], owner: Owner, producer: str) -> None:
         """Append tokens that no policy sampled."""
         n = len(ids)

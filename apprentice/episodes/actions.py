@@ -55,6 +55,7 @@ class CallError(StrEnum):
     EXPERTS_REMOVED = "experts_removed"
     TRUNCATED = "truncated"
     MISSING_WRAPPER = "missing_wrapper"
+    QUERY_FORMAT = "query_format"
 
 
 @dataclass(frozen=True, slots=True)

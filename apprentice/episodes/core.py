@@ -116,9 +116,13 @@ class EpisodeCore:
         ids = tuple(self._builder.token_ids)
         return self._act(Generate(ids, self._remaining, stop, (self._codec.im_end_id,)))
 
-    def _room(self) -> int:
-        """Tokens that a tool response may have: what is left, but for a reserve to answer with."""
-        return self._remaining - min(ANSWER_RESERVE, self._remaining // 4)
+    def _room(self, growth: int = 0) -> int:
+        """Tokens that a tool response may have: what is left, but for a reserve to answer with.
+
+        ``growth``: tokens by which the sequence will have grown until then.
+        """
+        left = self._remaining - growth
+        return left - min(ANSWER_RESERVE, left // 4)
 
     def _append_fitted(self, fitted: Fitted) -> None:
         """Append a response, and note when it was shortened."""
@@ -137,6 +141,18 @@ class EpisodeCore:
         self._turn_closed = False
         # An engine may know further ids that end a text; it says so by "stop".
         return len(ids), event.finish_reason == "stop" and len(ids) == len(event.token_ids)
+
+    def _stopped_by(self, tags: Sequence[str], sampled: int) -> bool:
+        """Whether the last of ``sampled`` new tokens ends a turn or completes one of ``tags``: a stop that
+        the engine was asked for, even where it means nothing to the episode."""
+        if not sampled:
+            return False
+        ids = self._builder.token_ids
+        if ids[-1] == self._codec.im_end_id:
+            return True
+        text = self._codec.decode(ids[-max(map(len, tags)) :])
+        last = len(self._codec.decode(ids[-1:]))
+        return any((at := text.rfind(tag)) >= 0 and at + len(tag) > len(text) - last for tag in tags)
 
     def _text(self, start: int) -> str:
         """Text of the sequence from ``start`` on, without the ids that end a turn."""

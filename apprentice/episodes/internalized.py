@@ -133,27 +133,13 @@ class InternalizedEpisode(EpisodeCore):
                 break
         self._append_sampled(event, count)
         stopped = event.finish_reason == "stop" and len(ids) == len(event.token_ids)
-        if stop is None and stopped and not self._asked_to_stop(len(ids)):
+        if stop is None and stopped and not self._stopped_by((_PYTHON_END, _RESPONSE), len(ids)):
             stop = self._end_of_text()
         if stop is not None:
             return self._on_stop(stop)
         if event.finish_reason == "length" or self._remaining < 1:
             return self._truncated()
         return self._go_on()
-
-    def _asked_to_stop(self, sampled: int) -> bool:
-        """Whether the last token is a stop that was asked for, one that does not stop the episode here."""
-        if not sampled:
-            return False
-        ids = self._builder.token_ids
-        if ids[-1] == self._codec.im_end_id:
-            return True
-        text = self._codec.decode(ids[-len(_RESPONSE) :])
-        last = len(self._codec.decode(ids[-1:]))
-        return any(
-            (found := text.rfind(tag)) >= 0 and found + len(tag) > len(text) - last
-            for tag in (_PYTHON_END, _RESPONSE)
-        )
 
     def _new_turn(self, role: str | None, start: int, *, header: bool = False) -> StreamTurn:
         return StreamTurn(role, IncrementalDecoder(self._codec), start, header)

@@ -1,4 +1,5 @@
-"""The two native tool definitions of the controller (RIVET, Table 8), generated from the experts of a recipe.
+"""The native tool definitions of the controller: RIVET's two (Table 8), generated from the experts of a
+recipe, and ``ask_advisor`` of Learning to Ask (appendix F.4).
 
 Wording, parameter descriptions, required fields and the order of keys are the paper's. The paper's text is
 set typographically (``model=’self’``); the prompt itself has ASCII apostrophes and backticks, and so has
@@ -12,12 +13,23 @@ from typing import Any
 
 from apprentice.config.schema import ExpertConfig
 
-__all__ = ["CODE_INTERPRETER", "SELF", "THINK", "code_interpreter_schema", "think_schema", "tool_schemas"]
+__all__ = [
+    "ASK_ADVISOR",
+    "CODE_INTERPRETER",
+    "SELF",
+    "THINK",
+    "ask_advisor_schema",
+    "code_interpreter_schema",
+    "think_schema",
+    "tool_schemas",
+]
 
 THINK = "think"
 """Name of the reasoning tool."""
 CODE_INTERPRETER = "code_interpreter"
 """Name of the Python tool."""
+ASK_ADVISOR = "ask_advisor"
+"""Name of the advisor tool."""
 SELF = "self"
 """Value of ``model`` by which the controller runs code of its own."""
 
@@ -39,6 +51,13 @@ _CODE_FIELD_DESCRIPTION = (
     "code to an empty string; the expert will generate the code."
 )
 
+_ASK_DESCRIPTION = (
+    "Ask an expert advisor one focused question to make progress on the current problem. Ask for the "
+    "specific thing you are missing at this point in your reasoning. The advisor sees ONLY your question "
+    "\u2014 not the original problem, not your reasoning so far, and no other context. Anything the advisor "
+    "needs to know must be stated inside the question itself."
+)
+
 
 def tool_schemas(experts: Sequence[ExpertConfig]) -> list[dict[str, Any]]:
     """The ``tools`` argument of the chat template: ``think`` and ``code_interpreter``.
@@ -49,6 +68,27 @@ def tool_schemas(experts: Sequence[ExpertConfig]) -> list[dict[str, Any]]:
     if not experts:
         return [code_interpreter_schema(experts)]
     return [think_schema(experts), code_interpreter_schema(experts)]
+
+
+def ask_advisor_schema() -> dict[str, Any]:
+    """Definition of ``ask_advisor`` (Learning to Ask, appendix F.4), to the character."""
+    return {
+        "type": "function",
+        "function": {
+            "name": ASK_ADVISOR,
+            "description": _ASK_DESCRIPTION,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "query": {
+                        "type": "string",
+                        "description": "A self-contained question to ask the expert advisor.",
+                    },
+                },
+                "required": ["query"],
+            },
+        },
+    }
 
 
 def think_schema(experts: Sequence[ExpertConfig]) -> dict[str, Any]:

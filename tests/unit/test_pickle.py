@@ -13,6 +13,7 @@ import pytest
 from apprentice import errors
 from apprentice.config.load import load_config
 from apprentice.config.schema import SamplingConfig
+from apprentice.data.ask_state import AskState
 from apprentice.data.problem import Problem, WorkedSolution
 from apprentice.episodes import actions
 from apprentice.rollout.ports import Verdict
@@ -35,6 +36,14 @@ VALUES: list[Any] = [
     actions.PythonResult("1\n", "ok", 0.1),
     actions.PythonFailed("m"),
     actions.EngineFailed("m"),
+    actions.AskAdvisor("q", "t", 1, 64),
+    actions.AdvisorReply("z", None, 6, "length", 61.0, 0.5),
+    actions.AdvisorRefused("per_run"),
+    actions.AdvisorFailed("timeout", "m"),
+    actions.JudgeQuery("q", "x", "t", 0),
+    actions.QueryJudged(True, "COMPLETE"),
+    actions.JudgeFailed("m"),
+    AskState("s", "q", "a", token_ids=(1, 2), base_id="p1", prompt_tokens=1, lead=' "', nested=True),
     CallRecord("think", "e", expert_tokens=3),
     Verdict("correct", "6"),
     RolloutRequest((Problem("p1", "q", "a"),), ("g1",), "collaborative", 2, SamplingConfig(), seed=66),
