@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from apprentice.config.schema import RolloutConfig, SamplingConfig
+from apprentice.hardware import rollout_dtypes
 
 __all__ = ["Completion", "Engine", "EngineOptions", "engine_arguments", "engine_env", "sampling_arguments"]
 
@@ -111,7 +112,7 @@ def engine_arguments(options: EngineOptions, on_gpu: bool) -> dict[str, Any]:
         "model": options.model,
         "revision": options.revision,
         "tokenizer_revision": options.revision,
-        "dtype": config.dtype,
+        "dtype": rollout_dtypes(config).dtype,
         "max_model_len": options.max_context,
         "max_num_seqs": config.max_concurrent_episodes,
         "tensor_parallel_size": config.tensor_parallel_size,

@@ -7,12 +7,13 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apprentice.config.schema import LearnerConfig, OptimizerConfig
+from apprentice.hardware import learner_dtypes
 from apprentice.learning.batch import TrainingBatch
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Learner:
     """
 
     def __init__(self, spec: LearnerSpec) -> None:
-        self.spec = spec
+        self.spec = replace(spec, learner=learner_dtypes(spec.learner))
         self._lock = threading.Lock()
         self._engine: DeepSpeedEngine | None = None
         self._rank = 0

@@ -15,6 +15,7 @@ from typing import Literal
 from apprentice.config.ask import AdvisorConfig, AskConfig
 from apprentice.config.schema import Config, ExpertConfig, VllmBackend
 from apprentice.errors import ConfigError, PlacementError
+from apprentice.hardware import learner_dtypes, rollout_dtypes
 from driver.model_size import ModelSize, model_size
 from driver.packing import fits
 
@@ -195,7 +196,7 @@ def _learner_bytes(config: Config, size: ModelSize) -> int:
     Activations: 34 bytes a token, layer and hidden unit in 16 bit; checkpointed 2, and 34 for one layer.
     Logits: float32 with their gradient, for one chunk of trained positions.
     """
-    learner = config.learner
+    learner = learner_dtypes(config.learner)
     wide = learner.dtype == "float32"
     weights, gradients, optimizer = (4, 4, 8) if wide else (2, 2, 12)
     shards = [1 if learner.zero_stage < stage else learner.ranks for stage in (3, 2, 1)]
@@ -216,7 +217,11 @@ def _rollout(config: Config, size: ModelSize | None) -> PlannedActor:
     rollout = config.rollout
     _check_split(rollout.tensor_parallel_size, rollout.num_gpus, "rollout")
     engine = _engine(
-        size, rollout.num_gpus, rollout.dtype, rollout.kv_cache_gib, rollout.gpu_memory_utilization
+        size,
+        rollout.num_gpus,
+        rollout_dtypes(rollout).dtype,
+        rollout.kv_cache_gib,
+        rollout.gpu_memory_utilization,
     )
     return PlannedActor(
         role="rollout",

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from apprentice.config.schema import Config, OptimizerConfig
+from apprentice.data.info import data_record
 from apprentice.data.load import load_data
 from apprentice.data.order import ProblemStream
 from apprentice.errors import ConfigError, DataError
+from apprentice.hardware import with_dtypes
 from apprentice.metrics.logger import MetricsLogger
 from apprentice.metrics.memory import MemorySampler
 from apprentice.models import resolve_model
@@ -54,11 +56,14 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
         resume: folder of an unfinished run: goes on after the last unit (or checkpoint of Stage I) that was
             finished, with that run's own configuration. Optimizer moments start anew.
     """
+    config = with_dtypes(config)
     # A new run has the plain name; an older one of that name is kept beside it.
     folder = (
         RunFolder.open(resume, resume=True) if resume else RunFolder.create(config, on_existing="archive")
     )
-    config = folder.config if resume else config
+    config = with_dtypes(folder.config if resume else config)
+    if config.ask is not None:
+        return _train_ask(config, folder, address)
     state = folder.read_state() or {}
     completed: list[str] = list(state.get("completed", []))
     todo = [unit for unit in units(config) if unit not in completed]
@@ -87,6 +92,20 @@ def train(config: Config, *, address: str | None = None, resume: str | None = No
     return 0
 
 
+def _train_ask(config: Config, folder: RunFolder, address: str | None) -> int:
+    """Learning to Ask has stages and models of its own, and the same folder, summary and report."""
+    from driver.ask.run import run_ask
+    from driver.ask.units import ask_units
+
+    completed = set((folder.read_state() or {}).get("completed", []))
+    if completed >= {unit.name for unit in ask_units(config)}:
+        print(f"{folder.path}: nothing is left to do; all of its units are finished")
+        return 0
+    run = run_ask(config, folder, address)
+    _finish(folder, run)
+    return 0
+
+
 def evaluate(
     config: Config,
     *,
@@ -96,13 +115,15 @@ def evaluate(
 ) -> int:
     """Score one set of weights in some modes, without a learner; 0 when done."""
     chosen = tuple(modes or config.evaluation.modes)
-    unknown = [mode for mode in chosen if f"evaluate/{mode}" not in _UNITS]
+    known = [unit.split("/")[1] for unit in _UNITS if unit.startswith("evaluate/")]
+    if config.ask is not None:
+        known = ["solo", "ask", "ask_qmaker"]
+    unknown = [mode for mode in chosen if mode not in known]
     if unknown:
-        known = [unit.split("/")[1] for unit in _UNITS if unit.startswith("evaluate/")]
         raise ConfigError(f"evaluation mode {unknown[0]!r} does not exist; modes are {', '.join(known)}")
     if not config.data.test:
         raise ConfigError("there is nothing to evaluate on: the recipe has no test problems (data.test)")
-    config = _with_weights(config, checkpoint).model_copy(
+    config = with_dtypes(_with_weights(config, checkpoint)).model_copy(
         update={
             "name": f"{config.name}-evaluate",
             "stages": ("evaluate",),
@@ -110,6 +131,8 @@ def evaluate(
         }
     )
     folder = RunFolder.create(config)
+    if config.ask is not None:
+        return _train_ask(config, folder, address)
     with _running(config, folder, address, None, learner=False) as run:
         for mode in chosen:
             began = time.monotonic()
@@ -126,7 +149,7 @@ def collect(config: Config, *, checkpoint: str | None = None, address: str | Non
     trajectories, from these weights, and scores it.
     """
     modes = tuple(mode for mode in config.evaluation.modes if mode == "internalized")
-    config = _with_weights(config, checkpoint).model_copy(
+    config = with_dtypes(_with_weights(config, checkpoint)).model_copy(
         update={
             "name": f"{config.name}-collect",
             "stages": ("stage2", *(("evaluate",) if "evaluate" in config.stages else ())),
@@ -218,6 +241,7 @@ def _running(
     """Data, actors, watchdog, logger and memory sampler of a run, up within the block."""
     began = time.monotonic()
     sets = load_data(config.data)
+    folder.write_json("data.json", data_record(config.data, sets))
     source = str(checkpoint.path) if checkpoint else config.controller.model
     revision = None if checkpoint else config.controller.revision
     resolved = resolve_model(source, revision)

@@ -33,16 +33,22 @@ __all__ = ["episode_factory", "spawn_fleet"]
 _log = logging.getLogger(__name__)
 
 
-def episode_factory(model: str, config: Config) -> EpisodeFactory:
-    """Runs inside a rollout actor: loads the tokenizer there, and makes episodes as the recipe says."""
+def episode_factory(model: str, config: Config, frozen: str | None = None) -> EpisodeFactory:
+    """Runs inside a rollout actor: loads the tokenizer there, and makes episodes as the recipe says.
+
+    ``frozen``: folder of the model beside it (Learning to Ask), whose tokenizer episodes need as well.
+    """
     from apprentice.episodes.factory import make_episode
     from apprentice.tokens import ChatCodec
 
     codec = ChatCodec.from_pretrained(
         model, revision=config.controller.revision, template_kwargs=dict(config.controller.template_kwargs)
     )
+    kwargs = dict(config.controller.template_kwargs)
+    partner = None if frozen is None else ChatCodec.from_pretrained(frozen, template_kwargs=kwargs)
     experts = config.experts if config.stage1.use_experts else ()
-    return functools.partial(_episode, make_episode, codec, config.protocol, experts)
+    make = functools.partial(make_episode, ask=config.ask, partner=partner)
+    return functools.partial(_episode, make, codec, config.protocol, experts)
 
 
 def _episode(make: Any, codec: Any, protocol: Any, experts: Any, problem: Problem, **fields: Any) -> Any:
@@ -115,7 +121,7 @@ def _start(
         fleet.frozen |= _spawn_frozen(config, name, source, fleet)
     waiting |= {name: worker.start.remote() for name, worker in fleet.frozen.items()}
     ask = _ask_ports(config, fleet, frozen, *advice)
-    fleet.workers = _spawn_workers(config, model, fleet, ask)
+    fleet.workers = _spawn_workers(config, model, fleet, ask, next(iter(frozen.values()), None))
     waiting |= {name: worker.start.remote() for name, worker in fleet.workers.items()}
     gather(waiting, timeout_s=deadline, what="start the actors")
     if fleet.learners and _transport(config) != "object_store":
@@ -268,7 +274,9 @@ def _ask_ports(
     return AskPorts(advisor=advisor, judge=judge, frozen=models)
 
 
-def _spawn_workers(config: Config, model: str, fleet: Fleet, ask: AskPorts | None) -> dict[str, Any]:
+def _spawn_workers(
+    config: Config, model: str, fleet: Fleet, ask: AskPorts | None, frozen: str | None
+) -> dict[str, Any]:
     actor = _engine_actor(config)
     from apprentice.verify import RuleVerifier
 
@@ -280,7 +288,7 @@ def _spawn_workers(config: Config, model: str, fleet: Fleet, ask: AskPorts | Non
                 revision=config.controller.revision,
                 rollout=config.rollout,
                 max_context=config.controller.max_context,
-                build_episodes=functools.partial(episode_factory, model, config),
+                build_episodes=functools.partial(episode_factory, model, config, frozen),
                 experts=fleet.experts,
                 python=fleet.python,
                 verifier=RuleVerifier(),

@@ -119,7 +119,10 @@ class JudgeConfig(Strict):
         description="advisor: the advisor's own endpoint (appendix D.1); rule: no model, for CPU runs.",
     )
     endpoint: OpenAIBackend | None = Field(None, description="For openai.")
-    max_tokens: PositiveInt = 16
+    prices: PricesConfig | None = Field(
+        None, description="For openai; its calls are counted without a cost when left out."
+    )
+    max_tokens: PositiveInt = Field(16, description="Reply cap; a judge that thinks needs more.")
 
 
 class QmakerConfig(Strict):

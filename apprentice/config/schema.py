@@ -144,7 +144,11 @@ class RolloutConfig(Strict):
     num_gpus: Annotated[float, Field(ge=0)] = 1.0
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
     tensor_parallel_size: PositiveInt = 1
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "bfloat16",
+        description="auto: the checkpoint's on GPUs; on CPUs bfloat16 where it is computed in hardware, "
+        "else float32.",
+    )
     sampling: SamplingConfig = SamplingConfig()
     max_concurrent_episodes: PositiveInt = Field(256, description="Episodes in flight in one engine.")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
@@ -164,7 +168,9 @@ class LearnerConfig(Strict):
     num_gpus: Annotated[float, Field(ge=0)] = 1.0
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
     zero_stage: Literal[0, 1, 2, 3] = 2
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto", description="auto: bfloat16 on GPUs and on CPUs that compute it in hardware, else float32."
+    )
     autocast: bool = Field(False, description="float32 parameters with bfloat16 autocast.")
     micro_batch_tokens: PositiveInt = Field(16384, description="Tokens of one packed forward pass.")
     gradient_checkpointing: bool = False
@@ -331,6 +337,15 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
+        asks = [stage for stage in self.stages if stage.startswith("ask_")]
+        if asks and self.ask is None:
+            raise ValueError(f"ask: the stage {asks[0]} needs an advisor; give the recipe an ask part")
+        rivet = [stage for stage in self.stages if stage in ("warmup", "stage1", "stage2")]
+        if self.ask is not None and rivet:
+            raise ValueError(
+                f"stages: {rivet[0]} does not go with an ask part; its stages are ask_warmup, ask_stage1, "
+                "ask_stage2, ask_stage3 and evaluate"
+            )
         names = [expert.name for expert in self.experts]
         for name in names:
             if names.count(name) > 1:
@@ -344,15 +359,6 @@ class Config(Strict):
             )
         if "stage1" in self.stages and self.stage1.use_experts and not self.experts:
             raise ValueError("experts: none given; list some, or set stage1.use_experts=false")
-        asks = [stage for stage in self.stages if stage.startswith("ask_")]
-        if asks and self.ask is None:
-            raise ValueError(f"ask: the stage {asks[0]} needs an advisor; give the recipe an ask part")
-        rivet = [stage for stage in self.stages if stage in ("warmup", "stage1", "stage2")]
-        if self.ask is not None and rivet:
-            raise ValueError(
-                f"stages: {rivet[0]} does not go with an ask part; its stages are ask_warmup, ask_stage1, "
-                "ask_stage2, ask_stage3 and evaluate"
-            )
         if self.stage1.rollouts_per_prompt < 2 and "stage1" in self.stages:
             raise ValueError("stage1.rollouts_per_prompt: a group needs at least 2 rollouts for an advantage")
         return self

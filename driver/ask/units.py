@@ -10,7 +10,8 @@ ask_solo                  reasoner at start     -                      ``ask/sol
 ask_stage1                reasoner at start     -                      checkpoint ``ask_stage1``
 evaluate/stage1_ask       reasoner of stage 1   -                      results
 ask_states                reasoner of stage 1   -                      ``ask/states``: h_tau
-qmaker_warmup             Qmaker's model        -                      checkpoint ``qmaker_warmup``
+qmaker_warmup             Qmaker's model, or    -                      checkpoint ``qmaker_warmup``
+                          that of ask_warmup
 for every budget b:
 validate/qmaker_start_b   Qmaker at start       reasoner of stage 1    trajectories on held-out states
 ask_stage2_b              Qmaker at start       reasoner of stage 1    checkpoint ``ask_stage2_b``
@@ -107,7 +108,9 @@ def _stage2(config: Config, start: str, scored: bool) -> list[Unit]:
     reasoner = {"reasoner": "ask_stage1"}
     units = [Unit("ask_states", "states", "ask_stage1", "ask_stop")]
     if start == "qmaker_warmup":
-        units.append(Unit("qmaker_warmup", "warmup", QMAKER, learns=True))
+        # Without a model of its own Qmaker begins as the reasoner does, warmed up.
+        base = "ask_warmup" if config.ask.qmaker.model is None else QMAKER
+        units.append(Unit("qmaker_warmup", "warmup", base, learns=True))
     for budget in config.ask.qmaker.budgets:
         name = f"ask_stage2_b{budget}"
         units += [

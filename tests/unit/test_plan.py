@@ -111,7 +111,7 @@ def test_learner_memory_is_what_zero_shards(
 def test_activations_and_logits_are_counted_where_dimensions_are_known(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     model = [f"controller.model={tmp_path}", "learner.zero_stage=0", "learner.ranks=1", "learner.num_gpus=0"]
-    model += ["learner.micro_batch_tokens=2048", "learner.logits_chunk=512"]
+    model += ["learner.micro_batch_tokens=2048", "learner.logits_chunk=512", "learner.dtype=bfloat16"]
     size = size_from_config(TINY)
     assert size is not None
 
