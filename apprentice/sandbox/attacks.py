@@ -129,6 +129,11 @@ for i, folder in enumerate(4 * ['.', '/tmp', '/dev/shm', '{folder}']):
                 total += 1 << 16
     except OSError as error:
         why = error
+for i, folder in enumerate(4 * ['.', '/tmp', '/dev/shm', '{folder}']):
+    try:
+        os.unlink(os.path.join(folder, f'fill-{{i}}'))
+    except OSError:
+        pass
 print('BREACH' if total > 2 << 20 else 'STOPPED', total, why)"""
 _TREE = """\
 import os
@@ -164,7 +169,7 @@ _UNIX = _socket("AF_UNIX", "SOCK_STREAM", "s.connect('{unix}')")
 _ABSTRACT = _socket("AF_UNIX", "SOCK_STREAM", "s.connect('\\0{abstract}')")
 _NETLINK = _socket("AF_NETLINK", "SOCK_RAW", "s.bind((0, 0))")
 _PAIR = _try("socket.socketpair(type=socket.SOCK_DGRAM)", "import socket")
-_LINK = "os.symlink('{secret}', 'result')\nopen('result').read()"
+_LINK = "os.symlink('{secret}', 'result')\ntry:\n    open('result').read()\nfinally:\n    os.unlink('result')"
 _NEW_USER = 0x10000000
 
 
@@ -217,8 +222,8 @@ ATTACKS = (
     _kernel("userfaultfd", _call(323, 282, 1)),
     _kernel("io_uring", _call(425, 425, 0, 0)),
     _kernel("perf", _call(298, 241, 0, 0, -1, -1, 0)),
-    _kernel("bpf", _call(321, 280, 0, 0, 0), "SC"),
-    _kernel("unmount", _call(166, 39, "b'/dev/null'", 4), "LSC"),  # MNT_EXPIRE: at most marks it
+    _kernel("bpf", _call(321, 280, 0, 0, 0)),
+    _kernel("mount namespace", _call(272, 97, 0x20000), "SC"),
     _kernel("change of root", _try("os.chroot('/')"), "SC"),
     Attack("left behind", "deep folders", _TREE),
     _row("left behind", "for the next cell", _LEFT, "NL"),

@@ -118,7 +118,7 @@ async def run(worker: Worker, aims: Targets, attacks: Sequence[Attack] = ATTACKS
 async def _try(worker: Worker, aims: Targets, attack: Attack) -> Finding:
     limits = replace(LIMITS, wall_s=attack.wall_s)
     report, raw, nonce = await worker.run(attack.code.format(**asdict(aims)), b"", limits)
-    outcome, detail = classify(report, cpu_limit_s=LIMITS.cpu_s, memory_bytes=LIMITS.memory_bytes)
+    outcome, _ = classify(report, cpu_limit_s=LIMITS.cpu_s, memory_bytes=LIMITS.memory_bytes)
     shown = split_streams(raw, nonce)[0].strip()
     stopped = outcome in attack.outcomes
     if outcome is Outcome.OK:
@@ -130,5 +130,5 @@ async def _try(worker: Worker, aims: Targets, attack: Attack) -> Finding:
         stopped,
         expected=stopped or (gap and BREACH in shown),
         by=", ".join(layer for layer in Layer if layer in layers) or "supervisor",
-        detail=(shown.removeprefix(STOPPED) if outcome is Outcome.OK else f"{outcome} {detail}").strip(),
+        detail=(shown.removeprefix(STOPPED) if outcome is Outcome.OK else f"{outcome} {shown[:80]}").strip(),
     )

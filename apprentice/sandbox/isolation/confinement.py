@@ -80,7 +80,7 @@ class Confinement:
         return {
             "layers": " ".join(layer for layer in Layer if layer in self.layers),
             "landlock": str(self._ruleset.abi if self._ruleset else 0),
-            "account": "nobody" if self._nobody else "root" if os.geteuid() == 0 else "its own",
+            "account": "nobody" if self._nobody else "root" if os.geteuid() == 0 else "this account",
         }
 
     def kill_all(self) -> None:
