@@ -178,7 +178,9 @@ def _champ_rows() -> list[dict[str, Any]]:
     """CHAMP's problems, read from the data file of its package; nothing of the package is imported or run."""
     spec = importlib.util.find_spec("champ_dataset")
     if spec is None or not spec.submodule_search_locations:
-        raise DataError("champ: the data lies in the package champ-dataset; `pip install champ-dataset`")
+        raise DataError(
+            "champ: the data lies in the package champ-dataset: `pip install champ-dataset` (the extra `champ`)"
+        )
     path = Path(next(iter(spec.submodule_search_locations))) / "dataset_files" / "v0.json"
     try:
         problems = json.loads(path.read_text(encoding="utf-8"))["problems"].values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import pickle
 import sys
@@ -253,6 +254,16 @@ def test_champ_is_read_from_its_package_without_running_it(
     file.write_text(json.dumps({"problems": {"a": problems["P_Algebra_0"]}}))
     with pytest.raises(DataError, match="1 rows instead of 270"):
         load("champ")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("champ_dataset") is None, reason="the extra `champ` is not installed"
+)
+def test_champ_of_the_installed_package() -> None:
+    problems, report = load_reported(ProblemSetConfig(name="s", source="champ"))
+    assert (report.rows, report.empty_answers, report.warnings) == (270, 0, ())
+    assert len(problems) == 270 - report.duplicates - report.conflicting >= 268
+    assert all(p.question and p.answer and p.family for p in problems)
 
 
 def test_every_set_of_the_paper_is_known() -> None:
