@@ -179,7 +179,8 @@ def _champ_rows() -> list[dict[str, Any]]:
     spec = importlib.util.find_spec("champ_dataset")
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
-            "champ: the data lies in the package champ-dataset: `pip install champ-dataset` (the extra `champ`)"
+            "champ: the data lies in the package champ-dataset, which the extra `champ` brings: "
+            "`pip install champ-dataset`"
         )
     path = Path(next(iter(spec.submodule_search_locations))) / "dataset_files" / "v0.json"
     try:
