@@ -28,9 +28,9 @@ from apprentice.sandbox.levels import reach
 from apprentice.sandbox.outcome import CellResult, Entry, Outcome, Report, classify
 from apprentice.sandbox.worker import START_S, Worker, ZygoteDied
 
-__all__ = ["SandboxPool"]
+__all__ = ["IMPORTS", "SandboxPool"]
 
-_IMPORTS = ("numpy", "numpy.random", "sympy", "math", "itertools", "fractions", "decimal", "collections")
+IMPORTS = ("numpy", "numpy.random", "sympy", "math", "itertools", "fractions", "decimal", "collections")
 
 
 class SandboxPool:
@@ -56,7 +56,7 @@ class SandboxPool:
         highest: Level | str = Level.A,
         max_retries: int = 2,
         max_queued: int = 0,
-        imports: tuple[str, ...] = _IMPORTS,
+        imports: tuple[str, ...] = IMPORTS,
     ) -> None:
         if workers < 1:
             raise ValueError(f"a sandbox pool needs at least one worker, not {workers}")

@@ -40,6 +40,12 @@ def _rollout() -> Rows:
         return measure_rollout()
 
 
+def _sandbox() -> Rows:
+    from driver.bench.sandbox import measure_sandbox
+
+    return measure_sandbox()
+
+
 def _verification() -> Rows:
     from driver.bench.verification import measure_verification
 
@@ -65,6 +71,7 @@ def _private_ray() -> Iterator[None]:
 
 
 _BENCHES: dict[str, Callable[[], Rows]] = {
+    "sandbox": _sandbox,
     "verification": _verification,
     "weight_sync": _weight_sync,
     "rollout": _rollout,
