@@ -108,7 +108,7 @@ async def test_output_larger_than_a_pipe_is_not_lost() -> None:
 
 
 async def test_running_cells_are_gated_to_the_workers_and_queue_time_is_apart() -> None:
-    # Busy by the clock and not by CPU time, so that a loaded test machine cannot turn the verdicts; `make bench`
+    # Busy by the clock, not by CPU time, so that a loaded test machine cannot turn the verdicts; `make bench`
     # has the cells that need half a second of a core.
     code = "import time\nt = time.monotonic()\nwhile time.monotonic() - t < 0.5: pass\nprint('done')"
     async with SandboxPool(2) as pool:
