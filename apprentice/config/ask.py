@@ -18,7 +18,13 @@ from apprentice.config.base import (
     Probability,
     Strict,
 )
-from apprentice.config.parts import OpenAIBackend, OptimizerConfig, SamplingConfig, VllmBackend
+from apprentice.config.parts import (
+    OpenAIBackend,
+    OptimizerConfig,
+    ProblemSetConfig,
+    SamplingConfig,
+    VllmBackend,
+)
 
 __all__ = [
     "AdvisorConfig",
@@ -166,6 +172,11 @@ class AskWarmupConfig(Strict):
     """SFT that teaches the ask format, and no selectivity: asking is independent of the problem."""
 
     examples: PositiveInt = 256
+    problems: ProblemSetConfig | None = Field(
+        None,
+        description="Problems of the reasoner's demonstrations, other than those of the training set; the "
+        "training set itself when left out.",
+    )
     ask_share: Probability = Field(0.5, description="Share of demonstrations that ask, at random.")
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 16

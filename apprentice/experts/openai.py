@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,39 +17,51 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from apprentice.config.schema import OpenAIBackend
+from apprentice.costs.usage import Usage, parse_usage
 from apprentice.episodes.actions import CallExpert
 from apprentice.errors import ConfigError
 from apprentice.experts.prompt import Message, build_messages, split_reasoning
 from apprentice.experts.retry import is_retryable_status
-from apprentice.experts.types import BackendFailure, ExpertAnswer, Usage
+from apprentice.experts.types import BackendFailure, ExpertAnswer
 
-__all__ = ["OpenAIExpert", "parse_completion", "parse_usage"]
+__all__ = ["ChatReply", "OpenAIExpert", "parse_completion", "parse_usage", "read_completion"]
 
 _MIN_KEY = 4  # shorter ones are placeholders; blanking them out would blank out words
 
 
-def parse_usage(usage: Any) -> Usage:
-    """Token counts of a response's ``usage``; what it does not say stays None (H07).
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """What a chat completion says, as it is.
 
-    Reasoning tokens that the details leave out but the total includes (total > prompt + completion) are
-    counted as reasoning and added to the completion, at whose price they are billed.
+    ``reasoning``: thoughts, given apart or inline; ``thought_open``: they began inline and did not end.
+    ``refusal``: what the model said instead of an answer.
     """
-    if usage is None:
-        return Usage()
 
-    def number(source: Any, name: str) -> int | None:
-        value = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    text: str
+    reasoning: str
+    thought_open: bool
+    finish_reason: str
+    refusal: str
+    usage: Usage
 
-    prompt, completion = number(usage, "prompt_tokens"), number(usage, "completion_tokens")
-    total = number(usage, "total_tokens")
-    details = getattr(usage, "completion_tokens_details", None)
-    reasoning = None if details is None else number(details, "reasoning_tokens")
-    if prompt is not None and completion is not None and total is not None and total > prompt + completion:
-        hidden = total - prompt - completion
-        completion += hidden
-        reasoning = (reasoning or 0) + hidden if reasoning != hidden else hidden
-    return Usage(prompt, completion, reasoning)
+
+def read_completion(completion: ChatCompletion) -> ChatReply | None:
+    """The first choice of a chat completion; None if there is none."""
+    usage = parse_usage(getattr(completion, "usage", None))
+    choices = getattr(completion, "choices", None) or []
+    if not choices or choices[0].message is None:
+        return None
+    message = choices[0].message
+    apart = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
+    inline, text, closed = split_reasoning(message.content or "")
+    return ChatReply(
+        text=text,
+        reasoning="\n".join(part for part in (str(apart), inline) if part),
+        thought_open=not closed,
+        finish_reason=str(choices[0].finish_reason or "stop"),
+        refusal=str(getattr(message, "refusal", None) or ""),
+        usage=usage,
+    )
 
 
 def parse_completion(completion: ChatCompletion, *, expert: str, tool: str) -> ExpertAnswer:
@@ -59,28 +72,22 @@ def parse_completion(completion: ChatCompletion, *, expert: str, tool: str) -> E
         reasoning
             and no answer is left, G13), ``refused``, ``content_filter``, ``empty``.
     """
-    usage = parse_usage(getattr(completion, "usage", None))
-    choices = getattr(completion, "choices", None) or []
-    if not choices or choices[0].message is None:
+    reply = read_completion(completion)
+    if reply is None:
         raise BackendFailure(
             f"expert {expert!r}: the response has no choice",
             kind="malformed",
             expert=expert,
             retryable=True,
-            usage=usage,
+            usage=parse_usage(getattr(completion, "usage", None)),
         )
-    choice = choices[0]
-    message = choice.message
-    apart = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
-    inline, text, closed = split_reasoning(message.content or "")
-    reasoning = "\n".join(part for part in (str(apart), inline) if part)
-    finish = str(choice.finish_reason or "stop")
-    if text.strip():
-        return ExpertAnswer(text=text, usage=usage, finish_reason=finish, reasoning=reasoning)
+    usage, finish = reply.usage, reply.finish_reason
+    if reply.text.strip():
+        return ExpertAnswer(text=reply.text, usage=usage, finish_reason=finish, reasoning=reply.reasoning)
     kind, retryable = "empty", True
-    if finish == "length" and (reasoning or not closed or usage.reasoning_tokens):
+    if finish == "length" and (reply.reasoning or reply.thought_open or usage.reasoning_tokens):
         kind, retryable = "lost_to_reasoning", False  # the same limit would be spent the same way
-    elif getattr(message, "refusal", None):
+    elif reply.refusal:
         kind, retryable = "refused", False
     elif finish == "content_filter":
         kind, retryable = "content_filter", False
@@ -153,6 +160,22 @@ class OpenAIExpert:
         Raises:
             BackendFailure: as :meth:`answer`.
         """
+        completion = await self.chat(messages, max_tokens=max_tokens, timeout_s=timeout_s)
+        return parse_completion(completion, expert=self._name, tool=tool)
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> ChatCompletion:
+        """One chat completion as the endpoint gives it; ``headers`` are sent along.
+
+        Raises:
+            BackendFailure: ``timeout``, ``connection``, ``http_<status>``, ``malformed``.
+        """
         body: dict[str, Any] = {
             "model": self._config.model,
             "messages": list(messages),
@@ -160,6 +183,7 @@ class OpenAIExpert:
             "top_p": self._top_p,
             "extra_body": dict(self._config.extra_body),
             "timeout": timeout_s,
+            "extra_headers": dict(headers or {}),
         }
         if "max_completion_tokens" not in self._config.extra_body:
             body["max_tokens"] = max_tokens
@@ -180,7 +204,7 @@ class OpenAIExpert:
             raise self._failure(what, "malformed", retryable=True) from None
         if not isinstance(completion, ChatCompletion):
             raise self._failure("malformed response (no JSON object)", "malformed", retryable=True)
-        return parse_completion(completion, expert=self._name, tool=tool)
+        return completion
 
     async def close(self) -> None:
         """Close the connections."""

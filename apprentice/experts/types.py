@@ -5,34 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from apprentice.costs.usage import Usage
 from apprentice.episodes.actions import CallExpert, ExpertReply
 from apprentice.errors import ExpertError
 
 __all__ = ["Backend", "BackendFailure", "ExpertAnswer", "Usage"]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one attempt as the backend reports them. ``None``: it did not say, which is not zero.
-
-    ``reasoning_tokens`` are part of ``completion_tokens``.
-    """
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-    def plus(self, other: Usage) -> Usage:
-        """Sum of two attempts; unknown where either is unknown."""
-
-        def add(a: int | None, b: int | None) -> int | None:
-            return None if a is None or b is None else a + b
-
-        return Usage(
-            add(self.prompt_tokens, other.prompt_tokens),
-            add(self.completion_tokens, other.completion_tokens),
-            add(self.reasoning_tokens, other.reasoning_tokens),
-        )
 
 
 @dataclass(frozen=True, slots=True)
