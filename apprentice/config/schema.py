@@ -135,6 +135,12 @@ class ProtocolConfig(Strict):
         "problem",
         description="Prompt of the internalized episode: the bare problem (Table 10b) or Table 7's.",
     )
+    repairs: tuple[
+        Literal["string_arguments", "extra_braces", "raw_newlines", "missing_close", "bare_json"], ...
+    ] = Field(
+        ("string_arguments",),
+        description="What a tool call may lack of strict JSON between tags (docs/tool-calls.md); [] is strict.",
+    )
 
 
 class RolloutConfig(Strict):

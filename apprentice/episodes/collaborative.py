@@ -55,7 +55,7 @@ from apprentice.episodes.actions import (
 from apprentice.episodes.calls import Call, CallRules, Refusal
 from apprentice.episodes.core import TRUNCATED_LENGTH, EpisodeCore, EpisodeSpec
 from apprentice.episodes.expert_code import extract_code
-from apprentice.episodes.parser import ParsedCall, parse_turn, strip_code_fence
+from apprentice.episodes.parser import ParsedCall, parse_turn, repairs_of, strip_code_fence
 from apprentice.episodes.prompts import collaborative_prompt
 from apprentice.episodes.responses import (
     Piece,
@@ -112,6 +112,7 @@ class CollaborativeEpisode(EpisodeCore):
             max_tool_calls=protocol.max_tool_calls,
             experts_removed=experts_removed,
         )
+        self._repairs = repairs_of(protocol.repairs)
         self._max_expert_tokens = protocol.max_expert_tokens
         # String seeding does not depend on the process, hash seeding would.
         self._random = random.Random(f"routing {spec.seed}") if protocol.routing == "random" else None
@@ -157,7 +158,7 @@ class CollaborativeEpisode(EpisodeCore):
             return self._on_turn()
         if event.finish_reason == "length" or self._remaining < 1:
             # Calls of a turn that was cut are not run: there is no room for their answers.
-            turn = parse_turn(self._text(self._turn_start), thinking=self._opens_thinking)
+            turn = parse_turn(self._text(self._turn_start), self._repairs, thinking=self._opens_thinking)
             self._final_text = turn.content.strip()
             for parsed in turn.calls:
                 self._refuse(Refusal(CallError.TRUNCATED, "the turn was cut", parsed.name))
@@ -166,7 +167,7 @@ class CollaborativeEpisode(EpisodeCore):
 
     def _on_turn(self) -> Action:
         text = self._text(self._turn_start)
-        turn = parse_turn(text, thinking=self._opens_thinking)
+        turn = parse_turn(text, self._repairs, thinking=self._opens_thinking)
         self._final_text = turn.content.strip()
         for parsed in turn.missing_wrapper:
             # No call in this protocol, only counted: the turn may be an answer that shows JSON (B19).

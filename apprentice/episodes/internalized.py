@@ -46,7 +46,7 @@ from apprentice.episodes.actions import (
 )
 from apprentice.episodes.calls import Call, Refusal, check_call, check_self
 from apprentice.episodes.core import TRUNCATED_LENGTH, EpisodeCore, EpisodeSpec
-from apprentice.episodes.parser import ParsedCall, parse_turn, strip_code_fence
+from apprentice.episodes.parser import ParsedCall, parse_turn, repairs_of, strip_code_fence
 from apprentice.episodes.responses import Piece, appended_error, appended_output, fit
 from apprentice.episodes.stream import Opened, PythonBlock, StreamTurn
 from apprentice.episodes.tools import CODE_INTERPRETER
@@ -87,6 +87,7 @@ class InternalizedEpisode(EpisodeCore):
     ) -> None:
         super().__init__(codec, spec, prompt_ids)
         self._max_tool_calls = protocol.max_tool_calls
+        self._repairs = repairs_of(protocol.repairs)
         self._calls_seen = 0
         self._python_runs = 0
         self._turn = self._new_turn("assistant", len(self._builder))
@@ -181,7 +182,7 @@ class InternalizedEpisode(EpisodeCore):
         if turn.is_response:
             self._open = []
             return None
-        parsed = parse_turn(turn.text, thinking=self._thinking_open(turn))
+        parsed = parse_turn(turn.text, self._repairs, thinking=self._thinking_open(turn))
         self._final_text = parsed.content.strip()
         for call in parsed.missing_wrapper:
             self._record(Refusal(CallError.MISSING_WRAPPER, call.message, call.name), turn.start)
@@ -276,7 +277,7 @@ class InternalizedEpisode(EpisodeCore):
     def _truncated(self) -> Action:
         turn = self._turn
         if not turn.is_response and turn.text.strip():
-            parsed = parse_turn(turn.text, thinking=self._thinking_open(turn))
+            parsed = parse_turn(turn.text, self._repairs, thinking=self._thinking_open(turn))
             self._final_text = parsed.content.strip()
             for call in parsed.calls:
                 self._record(Refusal(CallError.TRUNCATED, "the turn was cut", call.name), turn.start)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,6 +50,7 @@ __all__ = [
     "Repairs",
     "TurnParser",
     "parse_turn",
+    "repairs_of",
     "strip_code_fence",
 ]
 
@@ -79,6 +81,12 @@ class ParsedTurn:
     thinking: str = ""
     missing_wrapper: tuple[ParsedCall, ...] = ()
     thinking_unfinished: bool = False
+
+
+def repairs_of(names: Iterable[str]) -> Repairs:
+    """The repairs that a recipe names (``protocol.repairs``), and no others."""
+    chosen = set(names)
+    return Repairs(**{name: name in chosen for name in Repairs.__slots__})
 
 
 def parse_turn(text: str, repairs: Repairs = DEFAULT, *, thinking: bool = False) -> ParsedTurn:

@@ -236,6 +236,35 @@ def test_json_without_tags_is_counted_but_is_an_answer() -> None:
     assert trajectory.final_text == text
 
 
+@pytest.mark.parametrize("mode", ["collaborative", "internalized"])
+@pytest.mark.parametrize(
+    ("repair", "body", "refused"),
+    [
+        ("string_arguments", '{"name": "code_interpreter", "arguments": %s}', "bad_arguments"),
+        (
+            "extra_braces",
+            '{"name": "code_interpreter", "arguments": {"model": "self", "code": "1"}}}',
+            "bad_json",
+        ),
+        (
+            "raw_newlines",
+            '{"name": "code_interpreter", "arguments": {"model": "self", "code": "1\n"}}',
+            "bad_json",
+        ),
+    ],
+)
+def test_a_recipe_switches_repairs_on_one_by_one(mode: str, repair: str, body: str, refused: str) -> None:
+    if repair == "string_arguments":
+        body %= json.dumps('{"model": "self", "code": "1"}')
+    text = f"<tool_call>\n{body}\n</tool_call>"
+    for repairs, error in (((repair,), ""), ((), refused)):
+        world = World(tiny_codec(), [text, ANSWER])
+        trajectory = world.play(new(mode, tiny_codec(), repairs=repairs))
+        assert errors(trajectory) == [error], (repairs, trajectory.calls)
+        if mode == "collaborative":  # in one stream the controller still has to write the <python> block
+            assert len(world.ran) == (not error)
+
+
 def test_self_code_loses_its_fence_before_it_runs() -> None:
     """B21."""
     world = World(tiny_codec(), [code("self", '```python\nprint("hi")\n```'), ANSWER])
