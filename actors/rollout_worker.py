@@ -149,6 +149,7 @@ class RolloutWorker:
             experts=spec.experts,
             python=spec.python,
             sampling=request.sampling,
+            ask=spec.ask,
             counters=counters,
         )
         async with asyncio.TaskGroup() as tasks:

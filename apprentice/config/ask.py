@@ -80,7 +80,9 @@ class AdvisorConfig(Strict):
     temperature: NonNegativeFloat = Field(0.0, description="Greedy: appendix D.2.")
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     max_tokens: PositiveInt = Field(2048, description="Response cap: output tokens of one answer.")
-    replicas: PositiveInt = 1
+    replicas: PositiveInt = Field(
+        1, description="Processes that answer; one without an engine answers where the ledger is kept."
+    )
     num_gpus: NonNegativeFloat = 0.0
     num_cpus: NonNegativeFloat = 0.1
     max_ongoing_requests: PositiveInt = 64
@@ -152,10 +154,10 @@ class SecretsConfig(Strict):
 
 
 class AskStageConfig(Strict):
-    """One of the three reinforcement-learning stages (appendix D.1: 8 rollouts, 256 or 128 trajectories)."""
+    """One of the three reinforcement-learning stages (appendix D.1: 8 rollouts a prompt, 256 or 128 prompts)."""
 
     steps: NonNegativeInt = 100
-    prompts_per_step: PositiveInt = 16
+    prompts_per_step: PositiveInt = 128
     rollouts_per_prompt: Annotated[int, Field(ge=2)] = 8
     sampling: SamplingConfig = SamplingConfig()
     epsilon_advantage: PositiveFloat = 1e-6
@@ -211,7 +213,7 @@ class AskConfig(Strict):
     frozen_engines: PositiveInt = Field(1, description="Rollout actors of a model that a stage only asks.")
     warmup: AskWarmupConfig = AskWarmupConfig()
     qmaker_warmup: AskWarmupConfig = AskWarmupConfig()
-    stage1: AskStageConfig = AskStageConfig(prompts_per_step=32)
+    stage1: AskStageConfig = AskStageConfig(prompts_per_step=256)
     stage2: AskStageConfig = AskStageConfig()
     stage3: AskStageConfig = AskStageConfig()
 

@@ -1,4 +1,4 @@
-"""Parts that several configuration models share: sampling, optimizer, backends of models."""
+"""Parts that several configuration models share: sampling, optimizer, problem sets, backends of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pydantic import Field
 
 from apprentice.config.base import NonNegativeInt, PositiveFloat, PositiveInt, Probability, Strict
 
-__all__ = ["OpenAIBackend", "OptimizerConfig", "SamplingConfig", "VllmBackend", "WorkedBackend"]
+__all__ = [
+    "OpenAIBackend",
+    "OptimizerConfig",
+    "ProblemSetConfig",
+    "SamplingConfig",
+    "VllmBackend",
+    "WorkedBackend",
+]
 
 
 class SamplingConfig(Strict):
@@ -76,3 +83,26 @@ class OptimizerConfig(Strict):
     max_grad_norm: PositiveFloat = 1.0
     warmup_steps: NonNegativeInt = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+
+
+class ProblemSetConfig(Strict):
+    """A set of problems with exact answers (:mod:`apprentice.data`)."""
+
+    name: str = Field(description="Label in tables and file names.")
+    source: str = Field(
+        description="reasoning_gym, a hub id such as math-ai/aime25, or a path to a .jsonl or .parquet file."
+    )
+    split: str | None = None
+    families: dict[str, dict[str, object]] = Field(
+        default_factory=dict,
+        description="reasoning_gym: dataset name, or name@label for several of one dataset -> its options.",
+    )
+    size: PositiveInt | None = Field(None, description="Number of problems; all when left out.")
+    seed: int = 0
+    group: str = Field("main", description="Sets of one group are averaged in one table column.")
+    k: PositiveInt | None = Field(
+        None, description="Samples a problem of this set; evaluation.k when left out."
+    )
+    fields: dict[str, str] = Field(
+        default_factory=dict, description="Rename: our field -> column of the file."
+    )

@@ -14,7 +14,7 @@ class ProgramsConfig(Strict):
 
     test_cpu_s: PositiveFloat = Field(6.0, description="CPU seconds a test, as in LiveCodeBench.")
     test_wall_s: PositiveFloat = Field(
-        12.0,
+        30.0,
         description="Wall seconds a test; more than the CPU seconds, so that a busy machine fails nobody.",
     )
     problem_s: PositiveFloat = Field(300.0, description="Wall seconds for all tests of a problem together.")

@@ -16,6 +16,7 @@ from apprentice.config.base import NonNegativeInt, PositiveFloat, PositiveInt, P
 from apprentice.config.parts import (
     OpenAIBackend,
     OptimizerConfig,
+    ProblemSetConfig,
     SamplingConfig,
     VllmBackend,
     WorkedBackend,
@@ -82,29 +83,6 @@ class ExpertConfig(Strict):
     )
     cache: Literal["off", "record", "replay"] = Field(
         "off", description="Disk cache of answers, in <run_dir>/expert_cache."
-    )
-
-
-class ProblemSetConfig(Strict):
-    """A set of problems with exact answers (:mod:`apprentice.data`)."""
-
-    name: str = Field(description="Label in tables and file names.")
-    source: str = Field(
-        description="reasoning_gym, a hub id such as math-ai/aime25, or a path to a .jsonl or .parquet file."
-    )
-    split: str | None = None
-    families: dict[str, dict[str, object]] = Field(
-        default_factory=dict,
-        description="reasoning_gym: dataset name, or name@label for several of one dataset -> its options.",
-    )
-    size: PositiveInt | None = Field(None, description="Number of problems; all when left out.")
-    seed: int = 0
-    group: str = Field("main", description="Sets of one group are averaged in one table column.")
-    k: PositiveInt | None = Field(
-        None, description="Samples a problem of this set; evaluation.k when left out."
-    )
-    fields: dict[str, str] = Field(
-        default_factory=dict, description="Rename: our field -> column of the file."
     )
 
 
@@ -204,7 +182,7 @@ class SandboxConfig(Strict):
     num_cpus: Annotated[float, Field(ge=0)] = Field(1.0, description="CPUs that each pool reserves.")
     level: Literal["A", "B", "none"] = Field(
         "B",
-        description="Lowest isolation level accepted; the highest that a node gives is taken. none: to debug.",
+        description="Lowest isolation level accepted; the highest that a node has is taken. none: debugging.",
     )
     wall_s: PositiveFloat = 10.0
     cpu_s: PositiveFloat = 5.0

@@ -73,7 +73,7 @@ def _applies(path: Path, overrides: str) -> None:
         value: object = resolved
         for part in dotted.split("."):
             value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
-        shown = f"[{','.join(value)}]" if isinstance(value, tuple) else value
+        shown = f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else value
         if isinstance(shown, bool):
             assert str(shown).lower() == text
         elif isinstance(shown, int | float):

@@ -1,0 +1,174 @@
+"""Whole runs of Learning to Ask: what `apprentice train` does for a recipe with an ``ask`` part."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from apprentice.config.parts import OptimizerConfig
+from apprentice.config.schema import Config
+from apprentice.data.ask_classes import train_validation_split
+from apprentice.data.load import load_data
+from apprentice.data.order import ProblemStream
+from apprentice.data.problem import Problem
+from apprentice.errors import ConfigError
+from apprentice.metrics.logger import MetricsLogger
+from apprentice.metrics.memory import MemorySampler
+from apprentice.run_folder import RunFolder
+from driver.ask.evaluation import evaluate_unit
+from driver.ask.session import SELECTED_FILE, AskSession
+from driver.ask.solo import run_solo
+from driver.ask.states import collect_states
+from driver.ask.training import first_step, run_stage, stage_config, validate_states
+from driver.ask.units import Unit, ask_units
+from driver.ask.warmup import run_warmup
+from driver.cluster import cluster
+from driver.context import Run
+from driver.fleet import Fleet
+from driver.watchdog import Watchdog
+from serve.advisor import deploy_advisor
+
+__all__ = ["run_ask"]
+
+_log = logging.getLogger(__name__)
+
+LEDGER_FILE = "ask/ledger.jsonl"
+
+
+def run_ask(config: Config, folder: RunFolder, address: str | None) -> Run:
+    """Do every unit that is not done yet, each with the models that it needs; the run, for its report.
+
+    A unit that was interrupted begins anew, but for what it has kept: a stage goes on from its last
+    validation, an estimate of standalone success and an evaluation from the last finished problem.
+    """
+    state = folder.read_state() or {}
+    completed: list[str] = list(state.get("completed", []))
+    todo = [unit for unit in ask_units(config) if unit.name not in completed]
+    with _running(config, folder, address, learner=any(unit.learns for unit in todo)) as session:
+        run = session.run
+        run.seconds = {**state.get("seconds", {}), "start": run.seconds["start"]}
+        run.earlier_peak_bytes = int(state.get("peak_memory_bytes", 0))
+        for unit in todo:
+            _log.info("%s begins", unit.name)
+            began = time.monotonic()
+            session.enter(unit, _optimizer(config, unit), start=_unfinished(session, unit))
+            _KINDS[unit.kind](session, unit)
+            run.seconds[unit.name] = time.monotonic() - began
+            completed.append(unit.name)
+            folder.write_state(
+                unit.name,
+                0,
+                completed=completed,
+                seconds=run.seconds,
+                peak_memory_bytes=run.peak_memory_bytes,
+            )
+    return run
+
+
+_KINDS: Mapping[str, Callable[[AskSession, Unit], object]] = {
+    "warmup": run_warmup,
+    "evaluate": evaluate_unit,
+    "solo": run_solo,
+    "states": collect_states,
+    "stage1": run_stage,
+    "stage2": run_stage,
+    "stage3": run_stage,
+    "validate": validate_states,
+}
+
+
+def _optimizer(config: Config, unit: Unit) -> OptimizerConfig | None:
+    assert config.ask is not None
+    if not unit.learns:
+        return None
+    if unit.kind == "warmup":
+        return (config.ask.warmup if unit.name == "ask_warmup" else config.ask.qmaker_warmup).optimizer
+    return stage_config(config.ask, unit).optimizer
+
+
+def _unfinished(session: AskSession, unit: Unit) -> str | None:
+    """The weights that an interrupted stage goes on from."""
+    if unit.kind not in ("stage1", "stage2", "stage3") or not (step := first_step(session, unit)):
+        return None
+    return str(session.run.folder.checkpoint_path(unit.name, step).absolute())
+
+
+@contextlib.contextmanager
+def _running(
+    config: Config, folder: RunFolder, address: str | None, *, learner: bool
+) -> Iterator[AskSession]:
+    """Data, advisor, watchdog, logger and memory sampler of a run, up within the block."""
+    assert config.ask is not None
+    began = time.monotonic()
+    sets = load_data(config.data)
+    train, validation = _split(config, sets.train)
+    everything = [*sets.train, *(p for problems in sets.test.values() for p in problems)]
+    _check_ids(everything)
+    with (
+        Watchdog(config.deadlines.stall_s, folder.path / "watchdog.log") as watchdog,
+        MetricsLogger(folder, config.tracking) as logger,
+        MemorySampler() as memory,
+        cluster(config if learner else config.model_copy(update={"stages": ("evaluate",)}), address),
+    ):
+        advisor = deploy_advisor(
+            config.ask,
+            ledger_path=str((folder.path / LEDGER_FILE).absolute()),
+            seed=config.seed,
+            timeout_s=config.deadlines.start_s,
+        )
+        watchdog.beat("the advisor is up")
+        run = Run(
+            config=config,
+            folder=folder,
+            logger=logger,
+            watchdog=watchdog,
+            fleet=Fleet(config=config),
+            codec=None,  # type: ignore[arg-type]  # every unit brings its model's
+            train=train,
+            tests=sets.test,
+            stream=ProblemStream(train, config.seed),
+            memory=memory,
+            seconds={"start": time.monotonic() - began},
+        )
+        session = AskSession(
+            run=run,
+            recipe=config,
+            train=train,
+            validation=validation,
+            everything=everything,
+            advisor=advisor,
+            judge=advisor.judge_client(),
+            selected=dict(folder.read_json(SELECTED_FILE) or {}),
+        )
+        try:
+            yield session
+        finally:
+            run.fleet.stop()
+            run.config = config
+            folder.write_json("ask/advisor.json", advisor.metrics())
+
+
+def _split(config: Config, problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:
+    assert config.ask is not None
+    if config.stages == ("evaluate",):
+        return problems, []
+    return train_validation_split(problems, config.ask.validation_share, config.seed)
+
+
+def _check_ids(problems: list[Problem]) -> None:
+    """States, standalone success and results are known by id."""
+    seen: dict[str, str] = {}
+    for problem in problems:
+        if seen.setdefault(problem.problem_id, problem.question) != problem.question:
+            raise ConfigError(
+                f"the id {problem.problem_id!r} stands on two different problems of this run's sets: rename "
+                "the ids in one of the files"
+            )
+
+
+def ledger_path(folder: RunFolder) -> Path:
+    """Where the run's ledger lies."""
+    return folder.path / LEDGER_FILE
