@@ -5,7 +5,6 @@ Pure: the equations are in :mod:`apprentice.objectives.ask`, the facts in the tr
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,6 @@ __all__ = [
     "is_correct",
     "qmaker_parts",
     "qmaker_rewards",
-    "secrets_of",
 ]
 
 ASK_TOOL = "ask_advisor"
@@ -156,8 +154,3 @@ def integration_advantages(
         ):
             out[i] = advantages
     return out
-
-
-def secrets_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The sensitive spans that a problem's metadata records."""
-    return tuple(json.loads(metadata.get("secrets", "[]")))

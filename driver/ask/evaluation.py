@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from apprentice.metrics.ask_run import add_evaluation
 from driver.ask.session import AskSession
 from driver.ask.units import Unit
 from driver.evaluation import evaluate_mode
 
-__all__ = ["EVALUATION_FILE", "evaluate_unit"]
-
-EVALUATION_FILE = "ask/evaluation.json"
-"""One row a label and set: ``label``, ``mode``, ``budget``, ``set``."""
+__all__ = ["evaluate_unit"]
 
 
 def evaluate_unit(session: AskSession, unit: Unit) -> None:
@@ -19,9 +17,5 @@ def evaluate_unit(session: AskSession, unit: Unit) -> None:
     weights = {unit.model: session.weights(unit.model)}
     weights |= {name: session.weights(reference) for name, reference in unit.frozen.items()}
     evaluate_mode(run, unit.mode, label=label, resume=True, weights=weights)
-    rows = [row for row in run.folder.read_json(EVALUATION_FILE) or [] if row["label"] != label]
-    rows += [
-        {"label": label, "mode": unit.mode, "budget": unit.budget, "set": problem_set.name}
-        for problem_set in run.config.data.test
-    ]
-    run.folder.write_json(EVALUATION_FILE, rows)
+    names = [problem_set.name for problem_set in run.config.data.test]
+    add_evaluation(run.folder, label, unit.mode, unit.budget, names)

@@ -11,13 +11,16 @@ from pathlib import Path
 from apprentice.config.parts import OptimizerConfig
 from apprentice.config.schema import Config
 from apprentice.data.ask_classes import train_validation_split
-from apprentice.data.load import load_data
+from apprentice.data.load import ProblemSets, load_data
 from apprentice.data.order import ProblemStream
 from apprentice.data.problem import Problem
+from apprentice.data.secrets import plant_secrets
 from apprentice.errors import ConfigError
+from apprentice.metrics.ask_run import write_planted
 from apprentice.metrics.logger import MetricsLogger
 from apprentice.metrics.memory import MemorySampler
 from apprentice.run_folder import RunFolder
+from driver.ask.baselines import run_baseline
 from driver.ask.evaluation import evaluate_unit
 from driver.ask.session import SELECTED_FILE, AskSession
 from driver.ask.solo import run_solo
@@ -71,6 +74,7 @@ def run_ask(config: Config, folder: RunFolder, address: str | None) -> Run:
 _KINDS: Mapping[str, Callable[[AskSession, Unit], object]] = {
     "warmup": run_warmup,
     "evaluate": evaluate_unit,
+    "baseline": run_baseline,
     "solo": run_solo,
     "states": collect_states,
     "stage1": run_stage,
@@ -104,8 +108,10 @@ def _running(
     assert config.ask is not None
     began = time.monotonic()
     sets = load_data(config.data)
-    train, validation = _split(config, sets.train)
-    everything = [*sets.train, *(p for problems in sets.test.values() for p in problems)]
+    train, tests = _planted(config, sets)
+    everything = [*train, *(p for problems in tests.values() for p in problems)]
+    write_planted(folder, everything)
+    train, validation = _split(config, train)
     _check_ids(everything)
     with (
         Watchdog(config.deadlines.stall_s, folder.path / "watchdog.log") as watchdog,
@@ -128,7 +134,7 @@ def _running(
             fleet=Fleet(config=config),
             codec=None,  # type: ignore[arg-type]  # every unit brings its model's
             train=train,
-            tests=sets.test,
+            tests=tests,
             stream=ProblemStream(train, config.seed),
             memory=memory,
             seconds={"start": time.monotonic() - began},
@@ -149,6 +155,16 @@ def _running(
             run.fleet.stop()
             run.config = config
             folder.write_json("ask/advisor.json", advisor.metrics())
+
+
+def _planted(config: Config, sets: ProblemSets) -> tuple[list[Problem], dict[str, list[Problem]]]:
+    """The problem sets with synthetic secrets: training templates in the training set, any in the tests."""
+    assert config.ask is not None
+    share, seed = config.ask.secrets.share, config.ask.secrets.seed
+    if not share:
+        return sets.train, dict(sets.test)
+    tests = {name: plant_secrets(problems, share, seed, "all") for name, problems in sets.test.items()}
+    return plant_secrets(sets.train, share, seed, "train"), tests
 
 
 def _split(config: Config, problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:

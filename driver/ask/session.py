@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from apprentice.config.schema import Config
 from apprentice.data.problem import Problem
 from apprentice.errors import DataError
 from apprentice.models import resolve_model
-from apprentice.rollout.ports import AdvisorClient, QueryJudge
+from apprentice.rollout.ports import AdvisorClient, QueryJudge, Verdict
 from apprentice.tokens.codec import ChatCodec
+from apprentice.verify import RuleVerifier
 from driver.ask.units import CONTROLLER, QMAKER, Unit
 from driver.context import Run
 from driver.fleet import Fleet
@@ -87,7 +88,9 @@ class AskSession:
         frozen = {name: self.weights(reference) for name, reference in unit.frozen.items()}
         self.run.config = self._config(unit)
         cap = self.run.config.ask.advisor.max_tokens if self.run.config.ask else 0
-        wanted = (model, tuple(sorted(frozen.items())), cap if unit.budget else None)
+        # A baseline plays no episode, so its budget needs no fleet of its own.
+        capped = unit.budget is not None and unit.kind != "baseline"
+        wanted = (model, tuple(sorted(frozen.items())), cap if capped else None)
         if self._serves and wanted == self._serves and (not unit.learns or self.run.fleet.learners):
             return
         self.leave()
@@ -127,6 +130,15 @@ class AskSession:
         return ChatCodec.from_pretrained(model, template_kwargs=dict(controller.template_kwargs))
 
     # ---- small things ----
+
+    def verifier(self) -> Callable[[Problem, str], Awaitable[Verdict]]:
+        """Judges a response to a problem in this process, as the rollout actors judge theirs."""
+        rules = RuleVerifier()
+
+        async def verify(problem: Problem, response: str) -> Verdict:
+            return await rules.verify(response, problem.answer)
+
+        return verify
 
     def learning_problems(self) -> Sequence[Problem]:
         """Training and validation problems."""

@@ -21,13 +21,13 @@ from apprentice.ask.signals import (
     is_correct,
     qmaker_parts,
     qmaker_rewards,
-    secrets_of,
 )
 from apprentice.config.ask import AskConfig, AskStageConfig
 from apprentice.data.ask_classes import balance_classes
 from apprentice.data.ask_state import AskState
 from apprentice.data.order import ProblemStream
 from apprentice.data.problem import Problem
+from apprentice.data.secrets import secrets_of
 from apprentice.learning.updates import PolicyObjective
 from apprentice.objectives.advantage import group_relative_advantages, zero_signal_share
 from apprentice.trajectory import Trajectory, trajectories_from_table
@@ -247,7 +247,7 @@ def _balanced(session: AskSession, needs: Mapping[str, bool]) -> tuple[list[Prob
 
 
 def _secrets(states: Sequence[AskState]) -> dict[str, tuple[str, ...]]:
-    return {state.problem_id: secrets_of(state.metadata) for state in states}
+    return {state.problem_id: secrets_of(state) for state in states}
 
 
 def _nanmean(values: np.ndarray[Any, Any]) -> float:

@@ -6,6 +6,7 @@ unit                      trained or asked      frozen                 leaves
 ask_warmup                controller            -                      checkpoint ``ask_warmup``
 evaluate/start_solo       reasoner at start     -                      results
 evaluate/start_ask        reasoner at start     -                      results
+evaluate/llm_only         (the advisor alone)   -                      results; ``llm_capped_b`` for every b
 ask_solo                  reasoner at start     -                      ``ask/solo.json``: p_SLM (Eq. 5)
 ask_stage1                reasoner at start     -                      checkpoint ``ask_stage1``
 evaluate/stage1_ask       reasoner of stage 1   -                      results
@@ -37,7 +38,7 @@ __all__ = ["CONTROLLER", "QMAKER", "Kind", "Unit", "ask_units"]
 CONTROLLER, QMAKER = "controller", "qmaker"
 """Weights that a recipe names; every other reference is a stage, whose selected checkpoint is meant."""
 
-Kind = Literal["warmup", "evaluate", "solo", "states", "stage1", "stage2", "stage3", "validate"]
+Kind = Literal["warmup", "evaluate", "baseline", "solo", "states", "stage1", "stage2", "stage3", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,11 @@ def ask_units(config: Config) -> list[Unit]:
         units += [
             Unit("evaluate/start_solo", "evaluate", start, "solo"),
             Unit("evaluate/start_ask", "evaluate", start, "ask"),
+            Unit("evaluate/llm_only", "baseline", start, "llm_only"),
         ]
+        for budget in config.ask.qmaker.budgets:
+            label = f"evaluate/llm_capped_b{budget}"
+            units.append(Unit(label, "baseline", start, "llm_capped", budget=budget))
     if "ask_stage1" in stages:
         units += [
             Unit("ask_solo", "solo", start, "solo"),

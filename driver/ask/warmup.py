@@ -11,6 +11,7 @@ from apprentice.ask.warmup import reasoner_examples
 from apprentice.config.ask import AskConfig
 from apprentice.data.load import load_problems
 from apprentice.data.problem import Problem
+from apprentice.data.secrets import plant_secrets
 from apprentice.data.text import question_key
 from apprentice.learning.batch import SftExample
 from driver.ask.session import AskSession
@@ -57,7 +58,12 @@ def _problems(session: AskSession, config: AskConfig) -> list[Problem]:
     if config.warmup.problems is None:
         return session.train
     known = {question_key(problem.question) for problem in session.everything}
-    return load_problems(config.warmup.problems, known)
+    problems = load_problems(config.warmup.problems, known)
+    return (
+        plant_secrets(problems, config.secrets.share, config.secrets.seed)
+        if config.secrets.share
+        else problems
+    )
 
 
 def _qmaker(session: AskSession, config: AskConfig) -> list[SftExample]:

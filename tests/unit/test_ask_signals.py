@@ -13,7 +13,6 @@ from apprentice.ask.signals import (
     is_correct,
     qmaker_parts,
     qmaker_rewards,
-    secrets_of,
 )
 from apprentice.trajectory import Trajectory
 from tests.ask_trajectories import ask_call, ask_trajectory
@@ -90,7 +89,3 @@ def test_advantages_of_stage_3_are_eq_10_normalized_a_segment_at_a_time() -> Non
     assert fourth == pytest.approx(np.full(13, expected[3]), rel=1e-5)
     assert not found[1].any()  # both right, neither called: nothing to learn
 
-
-def test_secrets_are_read_from_a_problem() -> None:
-    assert secrets_of({"secrets": '["sk-cn-1", "x"]'}) == ("sk-cn-1", "x")
-    assert secrets_of({}) == ()

@@ -41,6 +41,8 @@ def test_the_whole_pipeline_in_its_order() -> None:
         "ask_warmup",
         "evaluate/start_solo",
         "evaluate/start_ask",
+        "evaluate/llm_only",
+        "evaluate/llm_capped_b512",
         "ask_solo",
         "ask_stage1",
         "evaluate/stage1_ask",
