@@ -26,7 +26,7 @@ from apprentice.errors import AdvisorError
 from serve._advisor_types import Outcome, Question
 from serve._expert_engine import ExpertEngine
 
-__all__ = ["AdvisorMeter", "AdvisorReplica", "engine_config"]
+__all__ = ["AdvisorMeter", "AdvisorReplica", "engine_config", "runs_in_meter"]
 
 _SECONDS = [0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300]
 
@@ -45,11 +45,17 @@ def engine_config(config: AdvisorConfig) -> ExpertConfig:
     )
 
 
-class AdvisorReplica:
-    """Makes attempts. Undecorated: ``build_advisor_app`` makes the deployment.
+def runs_in_meter(config: AdvisorConfig) -> bool:
+    """Whether the meter makes the attempts itself: an advisor without an engine only waits or counts, and a
+    process of its own would cost more than it does."""
+    return config.replicas == 1 and not isinstance(config.backend, VllmBackend)
+
+
+class Attempts:
+    """A backend, and the log of what it executed.
 
     Args:
-        log_path: where it writes what it executed, for :func:`apprentice.costs.reconcile.reconcile`.
+        log_path: for :func:`apprentice.costs.reconcile.reconcile`; None: no log.
     """
 
     def __init__(self, config: AdvisorConfig, seed: int, log_path: str | None) -> None:
@@ -71,21 +77,37 @@ class AdvisorReplica:
         if self._engine is not None:
             self._engine.check()
 
-    async def __del__(self) -> None:
+    async def close(self) -> None:
+        """Release connections and engine."""
         await self._backend.close()
         if self._engine is not None:
             self._engine.close()
+
+
+class AdvisorReplica(Attempts):
+    """Makes attempts. Undecorated: ``build_advisor_app`` makes the deployment."""
+
+    async def __del__(self) -> None:
+        await self.close()
 
 
 class AdvisorMeter:
     """The one owner of the ledger; every call goes through it. Undecorated, as above.
 
     Args:
-        replicas: handle of the :class:`AdvisorReplica` deployment.
+        replicas: handle of the :class:`AdvisorReplica` deployment, or what its replicas would be made of
+            (:func:`runs_in_meter`).
     """
 
-    def __init__(self, config: AskConfig, ledger_path: str, replicas: DeploymentHandle[Any]) -> None:
-        self._replicas, self._name = replicas, config.advisor.name
+    def __init__(
+        self,
+        config: AskConfig,
+        ledger_path: str,
+        replicas: DeploymentHandle[Any] | tuple[AdvisorConfig, int, str | None],
+    ) -> None:
+        self._local = Attempts(*replicas) if isinstance(replicas, tuple) else None
+        self._replicas: Any = replicas
+        self._name = config.advisor.name
         endpoint = config.judge.endpoint if config.judge.kind == "openai" else None
         self._judge = endpoint and OpenAIAdvisor("judge", endpoint, temperature=0.0, top_p=1.0)
         self._ledger = open_ledger(config, ledger_path)
@@ -142,8 +164,12 @@ class AdvisorMeter:
 
     async def __del__(self) -> None:
         await self._service.close()
+        if self._local is not None:
+            await self._local.close()
 
     async def _send(self, request: AttemptRequest, timeout_s: float) -> AttemptResult:
+        if self._local is not None:
+            return await self._local.attempt(request, timeout_s)
         response = self._replicas.attempt.remote(request, timeout_s)
         try:
             result: AttemptResult = await response

@@ -15,6 +15,8 @@ a new meter                  the ledger's lock            the end of the old met
 ``deploy_advisor``           the app running              Serve; ``timeout_s``; a deployment that failed
 ===========================  ===========================  ====================================================
 
+An advisor without an engine needs no process of its own: with one replica, the meter makes its attempts.
+
 Retries are the meter's alone, since each is reserved in the ledger. A client sends a call again only where
 there is no answer from the meter, and that is free: the ledger knows the call. A replica that dies leaves its
 attempt charged with the reservation; so does a meter that dies, whose successor reads the ledger.
@@ -35,7 +37,7 @@ from apprentice.config.ask import AskConfig
 from apprentice.config.parts import VllmBackend
 from apprentice.errors import ConfigError, PlacementError
 from serve._advisor_client import ServeAdvisorClient, ServeQueryJudge
-from serve._advisor_replicas import AdvisorMeter, AdvisorReplica, engine_config
+from serve._advisor_replicas import AdvisorMeter, AdvisorReplica, engine_config, runs_in_meter
 from serve._advisor_types import app_name
 from serve._expert_engine import engine_env
 
@@ -84,6 +86,7 @@ def build_advisor_app(
     vllm = isinstance(advisor.backend, VllmBackend)
     if vllm:
         options["runtime_env"] = {"env_vars": engine_env(engine_config(advisor))}
+    made_of = (advisor, seed, None if log_path is None else str(log_path))
     replicas = serve.deployment(
         AdvisorReplica,
         name="advisor",
@@ -103,7 +106,7 @@ def build_advisor_app(
         name="meter",
         num_replicas=1,
         ray_actor_options={
-            "num_cpus": 0,
+            "num_cpus": advisor.num_cpus if runs_in_meter(advisor) else 0,
             "resources": {} if node_ip is None else {f"node:{node_ip}": 0.001},
         },
         max_ongoing_requests=_METER_CALLS,
@@ -114,8 +117,8 @@ def build_advisor_app(
         max_constructor_retry_count=3,
         logging_config=_QUIET,
     )
-    bound = replicas.bind(advisor, seed, None if log_path is None else str(log_path))
-    return meter.bind(config, str(ledger_path), bound)
+    answering = made_of if runs_in_meter(advisor) else replicas.bind(*made_of)
+    return meter.bind(config, str(ledger_path), answering)
 
 
 def deploy_advisor(

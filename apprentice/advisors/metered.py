@@ -7,7 +7,7 @@ an asker                 the call's task, which all askers   the task; the asker
                          of one call share                   goes on and its answer is kept)
 the task                 a free place at the advisor         another attempt's end; ``queue_s``
 the task                 an attempt                          the backend; its timeout
-the task                 the ledger's line on the disk       the disk
+the task                 its reservation on the disk         the disk
 =======================  ==================================  ==============================================
 """
 
@@ -20,9 +20,7 @@ import json
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 from apprentice.advisors.types import AttemptFailure, AttemptReply, AttemptRequest, AttemptResult
 from apprentice.costs.ledger import Known, Ledger, Refused
@@ -36,8 +34,6 @@ from apprentice.experts.types import BackendFailure, ExpertAnswer
 __all__ = ["CallAnswer", "CallRefused", "MeteredCall", "MeteredCalls", "Send"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
 Send = Callable[[AttemptRequest, float], Awaitable[AttemptResult]]
 """``send(request, timeout_s)``: one attempt. If it raises, what the attempt cost is unknown."""
 _MAX_PENDING = 4096  # calls that wait for a place at the advisor; more are turned away before any reservation
@@ -105,8 +101,7 @@ class MeteredCalls:
         self._ledger, self._policy, self._queue_s, self._rng = ledger, policy, queue_s, rng
         self._places = asyncio.Semaphore(places)
         self._running: dict[CallId, asyncio.Task[CallAnswer | CallRefused]] = {}
-        # Threads that wait for the disk together share one fsync.
-        self._disk = ThreadPoolExecutor(max_workers=32, thread_name_prefix="ledger")
+        self._disk = _Disk(ledger)
         self.repeated = 0
         """Requests for a call that was under way or had ended: they cost nothing."""
 
@@ -133,7 +128,7 @@ class MeteredCalls:
         """
         task = self._running.get(call.call)
         if task is not None:
-            await self._in_thread(self._ledger.look_up, call.call, call.digest)  # refuses another query
+            self._ledger.look_up(call.call, call.digest)  # refuses another query under this name
             self.repeated += 1
         else:
             if len(self._running) >= _MAX_PENDING:
@@ -148,7 +143,6 @@ class MeteredCalls:
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
-        self._disk.shutdown()
 
     def _ended(self, call: CallId, task: asyncio.Task[CallAnswer | CallRefused]) -> None:
         self._running.pop(call, None)
@@ -158,7 +152,7 @@ class MeteredCalls:
     async def _answer(
         self, call: MeteredCall, send: Send, read: Callable[[AttemptReply], AttemptResult]
     ) -> CallAnswer | CallRefused:
-        known = await self._in_thread(self._ledger.look_up, call.call, call.digest)
+        known = self._ledger.look_up(call.call, call.digest)
         if known.state != "new":
             self.repeated += 1
         if known.state == "answered":
@@ -170,23 +164,55 @@ class MeteredCalls:
         left = self._policy.max_retries - known.attempts
         if left < 0:  # an earlier owner of the ledger died during the last attempt
             what = f"its {known.attempts} attempts were lost"
-            await self._in_thread(self._ledger.fail, call.call, "attempts_lost", what)
+            self._ledger.fail(call.call, "attempts_lost", what)
             raise AdvisorError(what, kind="attempts_lost")
         policy = dataclasses.replace(self._policy, max_retries=left)
         tries = _Tries(self, call, send, read, self._queue_s, first=known.attempts)
         try:
-            answer = await with_retries(tries.one, policy, rng=self._rng)
+            await with_retries(tries.one, policy, rng=self._rng)
         except _NoRoom as refusal:
             return CallRefused(refusal.budget)
         except BackendFailure as failure:
             if tries.made:
-                await self._in_thread(self._ledger.fail, call.call, failure.kind, failure.message)
+                self._ledger.fail(call.call, failure.kind, failure.message)
             raise AdvisorError(failure.message, kind=failure.kind) from None
-        known = await self._in_thread(self._ledger.look_up, call.call, call.digest)
-        return dataclasses.replace(_kept(known), repeated=False, text=answer.text)
+        assert tries.kept is not None
+        return _answer(tries.kept, self._ledger.cost(call.call))
 
-    async def _in_thread(self, function: Callable[..., _T], *arguments: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: function(*arguments))
+
+class _Disk:
+    """One sync at a time, in a thread; it serves everybody who asked before it began."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._waiting: list[asyncio.Future[None]] = []
+        self._syncing: asyncio.Task[None] | None = None
+
+    async def commit(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        if self._syncing is None:
+            self._syncing = asyncio.create_task(self._sync())
+        await waiter
+
+    async def _sync(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                error: AdvisorError | None = None
+                try:
+                    await asyncio.to_thread(self._ledger.commit)
+                except AdvisorError as failed:
+                    error = failed
+                for waiter in batch:
+                    if waiter.done():
+                        continue
+                    if error is None:
+                        waiter.set_result(None)
+                    else:
+                        waiter.set_exception(error)
+        finally:
+            self._syncing = None
 
 
 class _NoRoom(Exception):
@@ -211,6 +237,7 @@ class _Tries:
     ) -> None:
         self._calls, self._call, self._send, self._read = calls, call, send, read
         self._queue_s, self.made = queue_s, first
+        self.kept: KeptAnswer | None = None
 
     async def one(self, timeout_s: float) -> ExpertAnswer:
         """Reserve, send, settle."""
@@ -220,7 +247,8 @@ class _Tries:
         except TimeoutError:
             raise _failure("overloaded", f"no place at the advisor within {self._queue_s:g} s") from None
         try:
-            number = await calls._in_thread(self._reserve)
+            number = self._reserve()
+            await calls._disk.commit()
             if isinstance(number, Refused):
                 if not self.made:
                     raise _NoRoom(number.budget)
@@ -232,7 +260,7 @@ class _Tries:
             result = await self._send_one(request, timeout_s)
         finally:
             calls._places.release()
-        return await self._settle(number, result)
+        return self._settle(number, result)
 
     def _reserve(self) -> int | Refused:
         call = self._call
@@ -242,6 +270,7 @@ class _Tries:
             digest=call.digest,
             prompt_bound=call.prompt_bound,
             max_tokens=call.max_tokens,
+            commit=False,
         )
 
     async def _send_one(self, request: AttemptRequest, timeout_s: float) -> AttemptResult:
@@ -253,13 +282,13 @@ class _Tries:
             _log.exception("attempt %s broke", request.request_id)
             return AttemptFailure("broken", f"{type(error).__name__}: {error}")
 
-    async def _settle(self, number: int, result: AttemptResult) -> ExpertAnswer:
+    def _settle(self, number: int, result: AttemptResult) -> ExpertAnswer:
         usage = result.usage
         if isinstance(result, AttemptReply):
             result = self._read(result)
         ledger, call = self._calls._ledger, self._call.call
         if isinstance(result, AttemptFailure):
-            await self._calls._in_thread(ledger.settle, call, number, usage, result.kind)
+            ledger.settle(call, number, usage, result.kind)
             raise BackendFailure(
                 result.message,
                 kind=result.kind,
@@ -267,8 +296,10 @@ class _Tries:
                 retry_after_s=result.retry_after_s,
                 usage=usage,
             )
-        kept = KeptAnswer(result.text, result.finish_reason, usage.prompt_tokens, usage.completion_tokens)
-        await self._calls._in_thread(ledger.settle, call, number, usage, "ok", kept)
+        self.kept = KeptAnswer(
+            result.text, result.finish_reason, usage.prompt_tokens, usage.completion_tokens
+        )
+        ledger.settle(call, number, usage, "ok", self.kept)
         return ExpertAnswer(text=result.text, usage=usage, finish_reason=result.finish_reason)
 
 
@@ -277,8 +308,9 @@ def _failure(kind: str, message: str) -> BackendFailure:
 
 
 def _kept(known: Known) -> CallAnswer:
-    kept = known.answer
-    assert kept is not None
-    return CallAnswer(
-        kept.text, kept.finish_reason, kept.prompt_tokens, kept.completion_tokens, known.cost, repeated=True
-    )
+    assert known.answer is not None
+    return dataclasses.replace(_answer(known.answer, known.cost), repeated=True)
+
+
+def _answer(kept: KeptAnswer, cost: float | None) -> CallAnswer:
+    return CallAnswer(kept.text, kept.finish_reason, kept.prompt_tokens, kept.completion_tokens, cost)

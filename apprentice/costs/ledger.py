@@ -4,7 +4,10 @@ What stands against a budget is the cost of attempts whose usage is known and th
 so nothing that the provider may still charge is ever spent twice. Charges exceed a budget only where a
 provider bills more than the cap it was given; that is counted (:attr:`Ledger.over_reservation`).
 
-One process owns a ledger. Its methods may be called from any thread; each returns when its line is on disk.
+One process owns a ledger. Its methods may be called from any thread. What a method wrote is in the kernel
+when it returns and outlives the process; a reservation is on the disk before anything is sent, so that it
+outlives the machine too. A settlement that a machine takes with it leaves the reservation charged: too much,
+never too little.
 """
 
 from __future__ import annotations
@@ -152,7 +155,14 @@ class Ledger:
         return dataclasses.replace(known, answer=settled.answer)
 
     def reserve(
-        self, call: CallId, *, key: str, digest: str, prompt_bound: int, max_tokens: int
+        self,
+        call: CallId,
+        *,
+        key: str,
+        digest: str,
+        prompt_bound: int,
+        max_tokens: int,
+        commit: bool = True,
     ) -> int | Refused:
         """Reserve the worst case of one more attempt. Send nothing before this returned the attempt's number.
 
@@ -162,6 +172,7 @@ class Ledger:
         Args:
             prompt_bound: the most prompt tokens that the provider may count.
             max_tokens: the response cap.
+            commit: wait for the disk. Else the caller does (:meth:`commit`), before it sends anything.
 
         Raises:
             AdvisorError: kind ``call_id_reused``; ``under_way``: an attempt of this owner is not settled yet;
@@ -186,8 +197,17 @@ class Ledger:
                     self._write(Refuse(call, key, digest, budget, amount))
             else:
                 self._write(Reserve(call, key, digest, number, prompt_bound, max_tokens, amount))
-        self._file.commit()
+        if commit:
+            self._file.commit()
         return Refused(budget) if budget else number
+
+    def commit(self) -> None:
+        """Wait until everything written so far is on the disk; one wait serves all who wait together.
+
+        Raises:
+            AdvisorError: kind ``ledger``.
+        """
+        self._file.commit()
 
     def settle(
         self, call: CallId, attempt: int, usage: Usage, outcome: str, answer: KeptAnswer | None = None
@@ -224,7 +244,6 @@ class Ledger:
                     *(attempt, tuple(call), float(charged), float(entry.reserved)),
                 )
             self._write(Settle(call, attempt, outcome, usage, charged, answer))
-        self._file.commit()
 
     def fail(self, call: CallId, kind: str, message: str) -> None:
         """Give a call up. Who sends it again gets the same failure, and pays nothing.
@@ -237,7 +256,12 @@ class Ledger:
             if self._book.calls[call].state != "open":
                 return
             self._write(Fail(call, kind, message))
-        self._file.commit()
+
+    def cost(self, call: CallId) -> float | None:
+        """What all attempts of a call cost together; None where that of one is not known."""
+        with self._lock:
+            cost = self._book.calls[call].cost
+        return None if cost is None else float(cost)
 
     def totals(self) -> dict[str, AccountTotals]:
         """Account -> sums since the ledger was begun."""
@@ -252,7 +276,9 @@ class Ledger:
         return self._book
 
     def close(self) -> None:
-        """Release the file."""
+        """Write everything to the disk and release the file."""
+        if not self._file.broken:
+            self._file.commit()
         self._file.close()
 
     def _write(self, record: Record) -> None:
