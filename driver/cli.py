@@ -19,6 +19,7 @@ from types import FrameType
 from apprentice import __version__
 from apprentice.errors import ApprenticeError, ConfigError, InfrastructureError
 from driver import commands
+from driver.cli_ask import add_ask
 from driver.cli_data import TWO_WORDS, add_compare, add_data, add_judge, add_scores
 
 __all__ = ["main"]
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add_judge(section, common, _Help)
     _add_trajectories(section, common)
     add_data(section, common, _Help, _OVERRIDES)
+    add_ask(section, common, _Help)
     _add_config(section, common)
     return parser
 

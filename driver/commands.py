@@ -22,8 +22,10 @@ __all__ = [
     "collect",
     "controller_codec",
     "data_info",
+    "decoder",
     "evaluate",
     "explain",
+    "keep_a_private_cluster_on_loopback",
     "list_recipes",
     "review",
     "show",
@@ -47,7 +49,7 @@ def train(arguments: argparse.Namespace) -> int:
         raise ConfigError("name a recipe, e.g. `apprentice train configs/demo.yaml`, or a run with --resume")
     if arguments.dry_run:
         return _dry_run(config)
-    _keep_a_private_cluster_on_loopback(arguments.address)
+    keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import train as run
 
     return run(config, address=arguments.address, resume=arguments.resume)
@@ -68,7 +70,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     config = _recipe(arguments.recipe, [*overrides, "stages=[evaluate]"])
     if arguments.dry_run:
         return _dry_run(config)
-    _keep_a_private_cluster_on_loopback(arguments.address)
+    keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import evaluate as run
 
     return run(
@@ -93,7 +95,7 @@ def _resume_evaluation(arguments: argparse.Namespace) -> int:
         )
     if arguments.dry_run:
         return _dry_run(config)
-    _keep_a_private_cluster_on_loopback(arguments.address)
+    keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import train as run
 
     return run(config, address=arguments.address, resume=arguments.resume)
@@ -134,7 +136,7 @@ def collect(arguments: argparse.Namespace) -> int:
     config = _recipe(arguments.recipe, arguments.overrides)
     if arguments.dry_run:
         return _dry_run(config.model_copy(update={"stages": ()}))  # no learner
-    _keep_a_private_cluster_on_loopback(arguments.address)
+    keep_a_private_cluster_on_loopback(arguments.address)
     from driver.run import collect as run
 
     return run(config, checkpoint=_checkpoint(arguments.checkpoint), address=arguments.address)
@@ -153,7 +155,7 @@ def review(arguments: argparse.Namespace) -> int:
     elif not sys.stdin.isatty():
         raise ConfigError("a review asks questions and this is no terminal: use --accept-all or --reject ID")
     else:
-        reviewing.review(run, _decoder(run.config))
+        reviewing.review(run, decoder(run.config))
     return 0
 
 
@@ -174,7 +176,7 @@ def show(arguments: argparse.Namespace) -> int:
     if unknown:
         example = next(iter(found), "(there are none)")
         raise ConfigError(f"{arguments.run} has no trajectory {unknown[0]!r}; ids look like {example}")
-    decode = _decoder(run.config)
+    decode = decoder(run.config)
     for i in arguments.ids:
         print(render(found[i][1], decode, colour=sys.stdout.isatty()))
     return 0
@@ -236,7 +238,7 @@ def _recipe(path: str, overrides: Sequence[str]) -> Config:
     return load_config(of_run if of_run.is_file() else path, overrides)
 
 
-def _keep_a_private_cluster_on_loopback(address: str | None) -> None:
+def keep_a_private_cluster_on_loopback(address: str | None) -> None:
     """A cluster that this run starts for itself listens on 127.0.0.1 only.
 
     Ray reads this variable once, while it is imported; set later it has no effect and Ray listens on every
@@ -273,7 +275,7 @@ def _stages(run: Path, stage: str | None) -> list[str]:
     return [stage] if stage else found
 
 
-def _decoder(config: Config) -> Callable[[Sequence[int]], str]:
+def decoder(config: Config) -> Callable[[Sequence[int]], str]:
     """Text of token ids, with the tokenizer of a run's controller."""
     return controller_codec(config).decode
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from apprentice.metrics.logger import MetricRow, read_metrics
 from apprentice.metrics.progress import format_seconds
+from apprentice.report.ask import ask_section
 from apprentice.report.bars import Bar, bar_chart, funnel
 from apprentice.report.sections import sft_charts, stage1_charts
 from apprentice.report.summary import attempts, mode_label
@@ -81,6 +82,7 @@ def build_report(
         stage1_steps=len(stages["stage1"]),
         stage2=sft_charts(stages["stage2"]),
         funnel=_funnel(run),
+        asking=ask_section(run, rows),
         trajectory_count=len(chosen),
         trajectories=json_for_script(viewer_data(chosen, decode_token)),
         owners=[(name, _OWNER_TEXTS[Owner(i)]) for i, name in enumerate(OWNER_NAMES)],

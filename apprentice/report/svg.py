@@ -45,6 +45,7 @@ def line_chart(
     zero: bool = False,
     y_range: tuple[float, float] | None = None,
     x_label: str = "step",
+    dots: bool = False,
 ) -> Markup:
     """Lines over steps. From 24 points on a moving mean is drawn over the faint raw values.
 
@@ -55,6 +56,7 @@ def line_chart(
         zero: let the axis begin at zero.
         y_range: the axis' ends, when the quantity has natural ones.
         x_label: name of the horizontal axis.
+        dots: mark every point, and smooth nothing.
     """
     all_x = [x for s in series for x in s.x]
     all_y = [y for s in series for y in s.y]
@@ -63,7 +65,7 @@ def line_chart(
         low = min(low, 0.0)
     ticks = nice_ticks(low, high, 4)
     low, high = (min(low, ticks[0]), max(high, ticks[-1])) if y_range is None else (low, high)
-    long = max(len(s.y) for s in series) >= _SMOOTH_FROM
+    long = not dots and max(len(s.y) for s in series) >= _SMOOTH_FROM
     lines = [moving_mean(s.y) if long else list(s.y) for s in series]
     named = len(series) > 1  # the caption names a single line
     labels = [
@@ -77,12 +79,13 @@ def line_chart(
         if long:
             parts.append(plot.path(s.x, s.y, f"raw {s.colour}"))
         parts.append(plot.path(s.x, line, f"line {s.colour}"))
-        if len(s.x) == 1:
-            parts.append(
+        if dots or len(s.x) == 1:
+            parts += [
                 Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"/>').format(
-                    s.colour, plot.x(s.x[0]), plot.y(s.y[0])
+                    s.colour, plot.x(x), plot.y(y)
                 )
-            )
+                for x, y in zip(s.x, s.y, strict=True)
+            ]
         ends.append((plot.y(line[-1]), label, s.colour))
     parts.append(_end_labels(ends, plot.right + 5))
     return _figure(title, unit, parts, plot, series)
