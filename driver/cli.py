@@ -21,6 +21,7 @@ from apprentice.errors import ApprenticeError, ConfigError, InfrastructureError
 from driver import commands
 from driver.cli_ask import add_ask
 from driver.cli_data import TWO_WORDS, add_compare, add_data, add_judge, add_scores
+from driver.cli_sandbox import add_sandbox
 
 __all__ = ["main"]
 
@@ -107,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     add_data(section, common, _Help, _OVERRIDES)
     add_ask(section, common, _Help)
     _add_config(section, common)
+    add_sandbox(section, common, _Help)
     return parser
 
 

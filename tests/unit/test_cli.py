@@ -47,6 +47,8 @@ COMMANDS = [
     ["ask", "table"],
     ["ask", "judge"],
     ["ask", "baselines"],
+    ["sandbox"],
+    ["sandbox", "doctor"],
     ["config"],
     ["config", "list"],
     ["config", "show"],
