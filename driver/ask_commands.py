@@ -199,8 +199,8 @@ def baselines(arguments: argparse.Namespace) -> int:
     endpoints = [one for one in found if one.mode == "solo" or one.mode.startswith("llm_")]
     if not any(one.mode.startswith("llm_") for one in endpoints):
         raise ConfigError(
-            f"{run.path} has no evaluation of the advisor alone (llm_only, llm_capped_b...): they are made by "
-            "`apprentice train` where `evaluate` is among the stages"
+            f"{run.path} has no evaluation of the advisor alone (llm_only, llm_capped_b...): they are made "
+            "by `apprentice train` where `evaluate` is among the stages"
         )
     tables = [summary_table(endpoints, how)]
     points, notes = oracle_points(endpoints, charged)
