@@ -6,8 +6,12 @@ of :class:`CodeTests`. Nothing here runs a program.
 
 from __future__ import annotations
 
+import ast
+import base64
+import binascii
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -22,16 +26,21 @@ __all__ = [
 ]  # fmt: skip
 
 Style = Literal["stdin", "call", "program"]
+_PACK_FROM = 32 << 10  # characters of JSON; hidden tests of one problem can have a hundred megabytes
+_PACKED = "zlib:"
+_MAX_UNPACKED = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
     """How a solution is to be tested.
 
-    ``stdin``: run the program on each of ``inputs`` and compare what it prints with ``outputs``.
-    ``call``: call ``entry_point`` (a function, or a method of ``Solution``); each line of an input is one
-    argument as JSON, and the output is JSON. ``program``: run ``setup``, the solution, then ``program``,
-    which raises when a test fails.
+    ``stdin``: run the program on each of ``inputs`` and compare what it prints with ``outputs``. ``call``:
+    call ``entry_point`` (a function, or a method of ``Solution``); each line of an input is one argument as
+    JSON, and the output is JSON. ``program``: code with assertions about ``entry_point``, or about the
+    names that nothing else defines. ``setup``: code that they need first (imports, helper classes, or
+    objects of the solution's classes). ``given``: code that stands in the problem itself, without the
+    function that is asked for. ``entries``: with ``call``, the entry point of each input where they differ.
     """
 
     style: Style
@@ -40,18 +49,25 @@ class CodeTests:
     entry_point: str = ""
     program: str = ""
     setup: str = ""
+    given: str = ""
+    entries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.style not in get_args(Style):
             raise DataError(f"tests of style {self.style!r}; there are {', '.join(get_args(Style))}")
         if len(self.inputs) != len(self.outputs):
             raise DataError(f"tests with {len(self.inputs)} inputs and {len(self.outputs)} outputs")
+        if self.entries and len(self.entries) != len(self.inputs):
+            raise DataError(f"tests with {len(self.entries)} entry points for {len(self.inputs)} inputs")
         if not (self.program.strip() if self.style == "program" else self.inputs):
             raise DataError("a programming problem without tests")
 
     def text(self) -> str:
-        """JSON; :meth:`from_text` reads it."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        """JSON, packed when it is long; :meth:`from_text` reads it."""
+        text = json.dumps(asdict(self), ensure_ascii=False)
+        if len(text) < _PACK_FROM:
+            return text
+        return _PACKED + base64.b64encode(zlib.compress(text.encode("utf-8", "surrogatepass"))).decode()
 
     @classmethod
     def from_text(cls, text: str) -> CodeTests:
@@ -61,11 +77,22 @@ class CodeTests:
             DataError: it is no such text.
         """
         try:
-            row = json.loads(text)
+            row = json.loads(_unpacked(text))
             row["inputs"], row["outputs"] = tuple(row["inputs"]), tuple(row["outputs"])
+            row["entries"] = tuple(row.get("entries", ()))
             return cls(**row)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, zlib.error, binascii.Error) as error:
             raise DataError(f"not the tests of a problem: {error}") from error
+
+
+def _unpacked(text: str) -> str:
+    if not text.startswith(_PACKED):
+        return text
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.b64decode(text[len(_PACKED) :], validate=True), _MAX_UNPACKED)
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"more than {_MAX_UNPACKED} bytes")
+    return data.decode("utf-8", "surrogatepass")
 
 
 def code_tests(problem: Problem) -> CodeTests | None:
@@ -107,7 +134,7 @@ def guru_code_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     if "functional" in truth:
         tests = CodeTests("program", program=str(truth["functional"]), setup=str(extra.get("prefix") or ""))
     elif truth.get("fn_name"):
-        tests = CodeTests("call", *_cases(truth), entry_point=str(truth["fn_name"]))
+        tests = CodeTests("call", *_call_cases(truth), entry_point=str(truth["fn_name"]))
     else:
         tests = CodeTests("stdin", *_cases(truth))
     question = str(users[-1])
@@ -138,28 +165,58 @@ def livecodebench_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
         tests = CodeTests("stdin", inputs, outputs)
     else:
         raise DataError(f"LiveCodeBench row {row.get('question_id')}: test types {sorted(map(str, styles))}")
-    question, starter = str(row["question_content"]), str(row.get("starter_code") or "")
-    if starter:
-        question += f"\n\nStart from this code:\n```python\n{starter}\n```"
+    question = _with_starter(str(row["question_content"]), row)
     return _row(row.get("question_id"), question, tests, family=row.get("difficulty"))
+
+
+def _with_starter(question: str, row: Mapping[str, Any]) -> str:
+    starter = str(row.get("starter_code") or "")
+    return question + f"\n\nStart from this code:\n```python\n{starter}\n```" if starter else question
 
 
 def humaneval_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     """``prompt`` is the head of a function, ``test`` defines ``check(candidate)``."""
-    name = str(row["entry_point"])
-    tests = CodeTests("program", entry_point=name, program=f"{row['test']}\n\ncheck({name})\n")
-    return _row(row["task_id"], str(row["prompt"]), tests)
+    return _row(row["task_id"], str(row["prompt"]), _check_tests(row, str(row["test"])))
+
+
+def _check_tests(row: Mapping[str, Any], test: str) -> CodeTests:
+    name = str(row.get("entry_point") or "")
+    return CodeTests(
+        "program",
+        entry_point=name,
+        program=f"{test}\n\ncheck({name})\n",
+        setup=str(row.get("test_setup_code") or ""),
+        given=_given(str(row["prompt"]), name),
+    )
+
+
+def _given(prompt: str, name: str) -> str:
+    """What a prompt that is code defines before the function that is asked for; empty for other prompts."""
+    try:
+        body = ast.parse(prompt.rstrip() + "\n    pass\n").body
+    except (SyntaxError, ValueError):
+        return ""
+    asked = [n for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == name]
+    if not asked:
+        return ""
+    return "\n".join(ast.unparse(node) for node in body if node is not asked[-1])
 
 
 def mbpp_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
-    """``test_list`` is assertions. The first is shown with the problem: it tells the function's name."""
+    """``test_list`` is assertions. The first is shown with the problem: it tells the function's name.
+
+    The few problems with a ``challenge_test_list`` are tested by those too.
+    """
     asserts = _strings(row["test_list"])
+    challenge = _strings(row.get("challenge_test_list") or row.get("challenge_tests") or ())
     setup = row.get("test_setup_code") or "\n".join(_strings(row.get("test_imports") or ()))
-    program = str(row.get("test") or "\n".join(asserts))
+    program = str(row.get("test") or "\n".join((*asserts, *challenge)))
     question = str(row.get("text") or row.get("prompt") or "")
     if asserts and asserts[0] not in question:
         question += f"\n\nYour code should pass this test:\n{asserts[0]}"
-    return _row(row["task_id"], question, CodeTests("program", program=program, setup=str(setup)))
+    name = str(row.get("entry_point") or "")
+    tests = CodeTests("program", entry_point=name, program=program, setup=str(setup))
+    return _row(row["task_id"], question, tests)
 
 
 def plain_code_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
@@ -168,21 +225,17 @@ def plain_code_row(row: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     Raises:
         DataError: ``tests`` has another form.
     """
-    tests, name, setup = (
-        row["tests"],
-        str(row.get("entry_point") or ""),
-        str(row.get("test_setup_code") or ""),
-    )
-    question = str(row["prompt"])
+    tests = row["tests"]
+    question = _with_starter(str(row["prompt"]), row)
     match tests:
         case str():
-            made = CodeTests("program", entry_point=name, program=f"{tests}\n\ncheck({name})\n", setup=setup)
+            made = _check_tests(row, tests)
         case list():
             return mbpp_row(
                 {**row, "task_id": row.get("id"), "text": question, "test_list": tests, "test": None}
             )
         case {"inputs": _, "outputs": _} if tests.get("fn_name"):
-            made = CodeTests("call", *_cases(tests), entry_point=str(tests["fn_name"]))
+            made = CodeTests("call", *_call_cases(tests), entry_point=str(tests["fn_name"]))
         case {"inputs": _, "outputs": _}:
             made = CodeTests("stdin", *_cases(tests))
         case _:
@@ -202,6 +255,14 @@ def _row(identity: Any, question: str, tests: CodeTests, **rest: Any) -> dict[st
 
 def _cases(tests: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return _strings(tests["inputs"]), _strings(tests["outputs"])
+
+
+def _call_cases(tests: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """An input that is not text is the list of arguments; then outputs are values, and become JSON."""
+    inputs = [v if isinstance(v, str) else "\n".join(map(json.dumps, v)) for v in tests["inputs"]]
+    listed = not all(isinstance(v, str) for v in tests["inputs"])
+    outputs = [json.dumps(v) if listed or not isinstance(v, str) else v for v in tests["outputs"]]
+    return tuple(inputs), tuple(outputs)
 
 
 def _strings(values: Any) -> tuple[str, ...]:

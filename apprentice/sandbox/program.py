@@ -32,6 +32,7 @@ from apprentice.sandbox.cell import MarkedStream, describe, join_threads, mark, 
 
 __all__ = [
     "PRELUDE",
+    "PRELUDE_MODULES",
     "PROGRAM_NAME",
     "RECURSION_LIMIT",
     "STACK_BYTES",
@@ -47,15 +48,16 @@ PROGRAM_NAME = "<program>"
 STACK_BYTES = 512 << 20
 """About 400,000 levels of a recursive ``lru_cache`` function; address space, not memory, until it is used."""
 RECURSION_LIMIT = 400_000
-_MODULES = [
+_WATCH_S = 0.05
+PRELUDE_MODULES = [
     "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
     "itertools", "functools", "operator", "io", "sys", "json",
 ]  # fmt: skip
 # The order is LiveCodeBench's: builtins come after the modules that hide some of them (`open`, `pow`).
 PRELUDE = "\n".join(
     [
-        *(f"from {name} import *" for name in [*_MODULES, "builtins", "typing"]),
-        f"import {', '.join(_MODULES)}",
+        *(f"from {name} import *" for name in [*PRELUDE_MODULES, "builtins", "typing"]),
+        f"import {', '.join(PRELUDE_MODULES)}",
     ]
 )
 _PRELUDE_CODE = compile(PRELUDE, "<prelude>", "exec")
@@ -97,11 +99,16 @@ def execute(source: str, namespace: dict[str, object], *, prelude: bool) -> None
     exec(compile(source, PROGRAM_NAME, "exec", dont_inherit=True), namespace)
 
 
-def on_big_stack(work: Callable[[], None]) -> None:
-    """Call ``work`` in a thread with a big stack, or here where no thread can be had; its error is raised."""
+def on_big_stack(work: Callable[[], None], watch: Callable[[], None] | None = None) -> None:
+    """Call ``work`` in a thread with a big stack, or here where no thread can be had; its error is raised.
+
+    ``watch`` is called every :data:`_WATCH_S` seconds meanwhile.
+    """
     failed: list[BaseException] = []
 
     def guarded() -> None:
+        # At once: other threads that start before the caller goes on must not have such stacks.
+        threading.stack_size(before)
         try:
             work()
         except BaseException as error:  # noqa: BLE001  raised again below
@@ -112,11 +119,12 @@ def on_big_stack(work: Callable[[], None]) -> None:
     try:
         thread.start()
     except RuntimeError:  # no room, or threads are forbidden
-        threading.stack_size(before)
         guarded()
     else:
-        threading.stack_size(before)  # threads of the program have stacks of the usual size
-        thread.join()
+        while thread.is_alive():
+            thread.join(None if watch is None else _WATCH_S)
+            if watch is not None:
+                watch()
     if failed:
         raise failed[0]
 

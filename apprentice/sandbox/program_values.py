@@ -15,6 +15,7 @@ number), iterators and generators as iterators over what they yield.
 from __future__ import annotations
 
 import collections
+import json
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,11 +27,18 @@ __all__ = ["decode", "encode"]
 
 _PLAIN = frozenset({type(None), bool, str, float})
 _SMALL = 1 << 53
+_TYPES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, range, object, type(None)
+    )
+}  # fmt: skip
 _MAX_ITERATED = 1_000_000
 _MUTABLE = frozenset({"list", "dict", "set", "deque", "object"})
 _DTYPES = frozenset(
-    f"{kind}{size}" for kind, sizes in (("int", "8 16 32 64"), ("uint", "8 16 32 64"), ("float", "16 32 64"),
-    ("complex", "64 128")) for size in sizes.split()
+    f"{kind}{size}"
+    for kind, sizes in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
+    for size in sizes
 ) | {"bool"}  # fmt: skip
 _ITERATORS: tuple[type, ...] = (
     map, filter, zip, enumerate, reversed, types.GeneratorType, type(iter([])), type(iter(())),
@@ -143,6 +151,8 @@ class _Encoder:
                 return "range", [x.start, x.stop, x.step]
             case collections.deque():
                 return "deque", list(x)
+        if isinstance(x, type) and _TYPES.get(x.__name__) is x:
+            return "type", [x.__name__]
         if isinstance(x, _ITERATORS):
             return "iterator", _some(x)
         for tag, view in (
@@ -158,7 +168,7 @@ class _Encoder:
         if numpy is not None and isinstance(x, numpy.generic):
             return _Scalar(x.item())
         if numpy is not None and isinstance(x, numpy.ndarray) and str(x.dtype) in _DTYPES:
-            return "array", [str(x.dtype), x.tolist()]
+            return "array", [str(x.dtype), json.dumps(x.tolist())]
         return None
 
 
@@ -300,17 +310,19 @@ class _Decoder:
                 return dict(enumerate(values)).values()
             case "items":
                 return dict(values).items()
+            case "type":
+                return _TYPES[values[0]]
             case "array":
                 return _array(*values)
         raise ValueError(f"a node of kind {tag!r}")
 
 
-def _array(dtype: str, values: object) -> Any:
+def _array(dtype: str, values: str) -> Any:
     import numpy as np
 
     if dtype not in _DTYPES:
         raise ValueError(f"an array of type {dtype}")
-    return np.array(values, dtype=dtype)
+    return np.array(json.loads(values), dtype=dtype)
 
 
 def _integer(value: object) -> int:

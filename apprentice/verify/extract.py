@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Extraction", "Mode", "extract_answer", "last_boxed"]
+__all__ = ["Extraction", "Mode", "after_thinking", "extract_answer", "last_boxed"]
 
 Mode = Literal["strict", "fallback"]
 
@@ -40,7 +40,7 @@ _MARK = re.compile(r"answer\b\s*(?:\*\*)?\s*(?::|=|\bis\b\s*:?)\s*(?:\*\*(?=\s|$
 
 def extract_answer(response: str, mode: Mode = "fallback") -> Extraction:
     """The final answer of ``response``, as it is written there."""
-    text = _after_thinking(response)
+    text = after_thinking(response)
     if text is None:
         return Extraction(None, "unfinished_thinking")
     box = last_boxed(text)
@@ -53,7 +53,8 @@ def extract_answer(response: str, mode: Mode = "fallback") -> Extraction:
     return Extraction(box[0], "boxed") if box[0].strip() else Extraction(None, "empty_box")
 
 
-def _after_thinking(response: str) -> str | None:
+def after_thinking(response: str) -> str | None:
+    """The response without its thinking; None where the last thinking is not finished."""
     opened, closed = response.rfind("<think>"), response.rfind("</think>")
     if opened > closed:
         return None
