@@ -102,12 +102,13 @@ def new_ask(
     ask: AskConfig | None = None,
     partner: ChatCodec | None = None,
     max_rollout_tokens: int | None = None,
+    **protocol: Any,
 ):
     return make_episode(
         mode,
         problem,
         codec,
-        ProtocolConfig(instructions="compact"),
+        ProtocolConfig(**{"instructions": "compact", **protocol}),
         (),
         seed=0,
         trajectory_id="t",

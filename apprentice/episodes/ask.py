@@ -31,6 +31,7 @@ Qmaker has not screened leaves, so the call is refused instead (QUERY_FORMAT).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -51,7 +52,7 @@ from apprentice.episodes.actions import (
 from apprentice.episodes.ask_call import QMAKER, CallSite, call_site, check_query, completed_call
 from apprentice.episodes.calls import Refusal
 from apprentice.episodes.core import TRUNCATED_LENGTH, EpisodeCore, EpisodeSpec
-from apprentice.episodes.parser import ParsedCall, TurnParser
+from apprentice.episodes.parser import DEFAULT, ParsedCall, Repairs, TurnParser
 from apprentice.episodes.qmaker_text import QmakerTurn, format_query, qmaker_prompt_ids, reasoning_text
 from apprentice.episodes.responses import PROTOCOL, Piece, error_pieces, fit, observation, response_turn
 from apprentice.episodes.tools import ASK_ADVISOR
@@ -79,6 +80,8 @@ class AskEpisode(EpisodeCore):
         prompt_ids: end with the generation prompt.
         query: see :data:`QuerySource`.
         qmaker: Qmaker's codec; None: the reasoner's.
+        repairs: what a call may lack of strict JSON between tags. Without tags nothing ends the turn, so JSON
+            without tags is no call here.
     """
 
     def __init__(
@@ -90,11 +93,13 @@ class AskEpisode(EpisodeCore):
         *,
         query: QuerySource = "own",
         qmaker: ChatCodec | None = None,
+        repairs: Repairs = DEFAULT,
     ) -> None:
         super().__init__(codec, spec, prompt_ids)
         self._ask, self._source, self._qmaker = ask, query, qmaker or codec
         self._tags[ASKED] = "0"
         self._left = ask.max_asks
+        self._repairs = dataclasses.replace(repairs, bare_json=False)
         self._new_turn()
         # The call that is under way: its site, the reasoner's own query, and the one that was sent.
         self._site = CallSite(0, "", "")
@@ -102,12 +107,19 @@ class AskEpisode(EpisodeCore):
         self._qmaker_turn: QmakerTurn | None = None
 
     @classmethod
-    def resume(cls, codec: ChatCodec, spec: EpisodeSpec, ask: AskConfig, state: AskState) -> AskEpisode:
+    def resume(
+        cls,
+        codec: ChatCodec,
+        spec: EpisodeSpec,
+        ask: AskConfig,
+        state: AskState,
+        repairs: Repairs = DEFAULT,
+    ) -> AskEpisode:
         """An episode at the reasoning state of another one; :meth:`ask_now` goes on from there.
 
         Its query is its last one: a further call is refused.
         """
-        episode = cls(codec, spec, ask, state.token_ids[: state.prompt_tokens])
+        episode = cls(codec, spec, ask, state.token_ids[: state.prompt_tokens], repairs=repairs)
         episode._builder.append(state.token_ids[state.prompt_tokens :], Owner.EXPERT, "reasoner")
         episode._site = CallSite(len(state.token_ids), state.lead, state.tail, state.nested)
         episode._left = 1
@@ -147,7 +159,7 @@ class AskEpisode(EpisodeCore):
     def _new_turn(self) -> None:
         self._turn_start = len(self._builder)
         self._decoder = IncrementalDecoder(self._codec)
-        self._parser = TurnParser(thinking=self._opens_thinking)
+        self._parser = TurnParser(self._repairs, thinking=self._opens_thinking)
 
     def _go_on(self) -> Action:
         return self._generate(_STOP)

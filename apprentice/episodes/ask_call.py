@@ -71,7 +71,8 @@ class CallSite:
 
 
 def call_site(codec: ChatCodec, ids: Sequence[int], start: int, text: str, parsed: ParsedCall) -> CallSite:
-    """The site of a call that :func:`check_query` let through.
+    """The site of a call that :func:`check_query` let through. A tail that is not well-formed JSON and the
+    closing tag (only repairs let it through) is put right.
 
     Args:
         ids: the sequence.
@@ -80,9 +81,12 @@ def call_site(codec: ChatCodec, ids: Sequence[int], start: int, text: str, parse
         parsed: the call in it.
     """
     raw = text[: parsed.end]
-    begin, end, nested = _query_span(raw, parsed.start + len(OPEN))
+    body = _skip(raw, parsed.start + len(OPEN))
+    begin, end, nested = _query_span(raw, body)
     skipped, left = _token_at(codec, ids[start:], begin)
-    return CallSite(start + skipped, raw[begin - left : begin], raw[end:], nested)
+    json_end = _end(raw, body)
+    closing = raw[json_end:] if raw[json_end:].strip() == CLOSE else f"\n{CLOSE}"
+    return CallSite(start + skipped, raw[begin - left : begin], raw[end:json_end] + closing, nested)
 
 
 def completed_call(codec: ChatCodec, site: CallSite, query: str) -> list[tuple[Piece, list[int]]]:
@@ -109,15 +113,18 @@ def _escape(text: str, nested: bool) -> str:
 
 # -- where the query stands -----------------------------------------------------------------------------
 
+_JSON = json.JSONDecoder(strict=False)
+"""As lenient as the parser is with every repair: what it let through is read."""
+
 
 def _query_span(text: str, body: int) -> tuple[int, int, bool]:
     """Begin and end of the query's characters in the JSON object at ``text[body:]``, and whether it lies in a
     string of JSON."""
-    arguments = _member(text, _skip(text, body), "arguments")
+    arguments = _member(text, body, "arguments")
     if text[arguments] != '"':
         query = _member(text, arguments, "query")
         return query + 1, _end(text, query) - 1, False
-    inner = str(json.JSONDecoder().raw_decode(text, arguments)[0])
+    inner = str(_JSON.raw_decode(text, arguments)[0])
     query = _member(inner, _skip(inner, 0), "query")
     places = list(_characters(text, arguments + 1))
     return places[query + 1], places[_end(inner, query) - 1], True
@@ -128,7 +135,7 @@ def _member(text: str, position: int, key: str) -> int:
     found = -1
     position = _skip(text, position + 1)
     while text[position] != "}":
-        name, position = json.JSONDecoder().raw_decode(text, position)
+        name, position = _JSON.raw_decode(text, position)
         position = _skip(text, _skip(text, position) + 1)  # the colon
         if name == key:
             found = position
@@ -140,7 +147,7 @@ def _member(text: str, position: int, key: str) -> int:
 
 
 def _end(text: str, position: int) -> int:
-    return int(json.JSONDecoder().raw_decode(text, position)[1])
+    return int(_JSON.raw_decode(text, position)[1])
 
 
 def _skip(text: str, position: int) -> int:

@@ -9,7 +9,7 @@ from apprentice.data.ask_state import AskState
 from apprentice.data.problem import Problem
 from apprentice.episodes.ask_call import call_site, check_query
 from apprentice.episodes.calls import Refusal
-from apprentice.episodes.parser import parse_turn
+from apprentice.episodes.parser import Repairs, parse_turn
 from apprentice.episodes.tools import ASK_ADVISOR
 from apprentice.errors import DataError
 from apprentice.tokens import ChatCodec
@@ -18,6 +18,8 @@ from apprentice.trajectory import CallRecord, Owner, Status, Trajectory
 __all__ = ["ask_states"]
 
 _MODES = ("ask", "ask_stop")
+_REPAIRS = Repairs(extra_braces=True, raw_newlines=True, missing_close=True)
+"""The episode has let the call through, by whatever rules: it is only to be found again."""
 
 
 def ask_states(
@@ -54,8 +56,9 @@ def _state(trajectory: Trajectory, call: CallRecord, problem: Problem, codec: Ch
     end = call.start
     while end < len(ids) and trajectory.owner[end] == Owner.CONTROLLER:
         end += 1
-    text = codec.decode(ids[call.start : end])
-    turn = parse_turn(text, thinking=codec.template.opens_thinking)
+    ends = (codec.im_end_id, codec.added_id("<|endoftext|>"))
+    text = codec.decode([i for i in ids[call.start : end] if i not in ends])
+    turn = parse_turn(text, _REPAIRS, thinking=codec.template.opens_thinking)
     if not turn.calls or isinstance(check_query(turn.calls[0]), Refusal):
         raise _unfit(trajectory, f"there is no call to the advisor in the turn at token {call.start}")
     site = call_site(codec, ids, call.start, text, turn.calls[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -15,6 +16,7 @@ from apprentice.episodes.ask_prompts import ask_prompt, solo_prompt
 from apprentice.episodes.collaborative import CollaborativeEpisode, available_experts
 from apprentice.episodes.core import EpisodeSpec
 from apprentice.episodes.internalized import InternalizedEpisode
+from apprentice.episodes.parser import Repairs, repairs_of
 from apprentice.episodes.prompts import Prompt, collaborative_prompt, problem_prompt
 from apprentice.episodes.qmaker import QmakerEpisode
 from apprentice.episodes.single_turn import SingleTurnEpisode
@@ -111,7 +113,7 @@ def make_episode(
         case "solo" | "ask" | "ask_stop" | "ask_qmaker" | "qmaker":
             if ask is None:
                 raise ConfigError(f"mode {mode!r} needs the section ask of the recipe (ask.advisor at least)")
-            return _ask_episode(mode, problem, codec, spec, ask, partner)
+            return _ask_episode(mode, problem, codec, spec, ask, partner, repairs_of(protocol.repairs))
     raise ValueError(f"there is no mode {mode!r}; modes are {', '.join(MODES)}")
 
 
@@ -122,6 +124,7 @@ def _ask_episode(
     spec: EpisodeSpec,
     ask: AskConfig,
     partner: ChatCodec | None,
+    repairs: Repairs,
 ) -> Episode:
     if mode == "qmaker":
         if not isinstance(problem, AskState):
@@ -129,15 +132,16 @@ def _ask_episode(
                 f"mode 'qmaker' needs a reasoning state, and {problem.problem_id} is a problem: collect "
                 "states with apprentice.episodes.ask_states"
             )
-        return QmakerEpisode(codec, partner or codec, spec, ask, problem)
+        return QmakerEpisode(codec, partner or codec, spec, ask, problem, repairs)
     if mode == "solo":
         prompt = solo_prompt(problem, ask.instructions)
         return SingleTurnEpisode(codec, spec, codec.encode_prompt(prompt.messages))
     prompt = ask_prompt(problem, ask.max_asks, ask.instructions)
     prompt_ids = codec.encode_prompt(prompt.messages, prompt.tools)
+    make = functools.partial(AskEpisode, codec, spec, ask, prompt_ids, repairs=repairs)
     match mode:
         case "ask_stop":
-            return AskEpisode(codec, spec, ask, prompt_ids, query="stop")
+            return make(query="stop")
         case "ask_qmaker":
-            return AskEpisode(codec, spec, ask, prompt_ids, query="qmaker", qmaker=partner)
-    return AskEpisode(codec, spec, ask, prompt_ids)
+            return make(query="qmaker", qmaker=partner)
+    return make()

@@ -41,6 +41,7 @@ from apprentice.episodes.actions import (
 )
 from apprentice.episodes.ask import AskEpisode, advice_tokens
 from apprentice.episodes.core import TRUNCATED_LENGTH, EpisodeCore, EpisodeSpec
+from apprentice.episodes.parser import DEFAULT, Repairs
 from apprentice.episodes.qmaker_text import QmakerTurn, format_query, qmaker_prompt_ids, reasoning_text
 from apprentice.tokens import ChatCodec
 from apprentice.trajectory import Status
@@ -60,10 +61,17 @@ class QmakerEpisode(EpisodeCore):
         spec: its ``max_rollout_tokens`` bound the reasoner's sequence; Qmaker's own turn is bounded by
             ``ask.qmaker.max_query_tokens``.
         state: where the reasoner stands; also the spec's problem.
+        repairs: of the reasoner's calls.
     """
 
     def __init__(
-        self, codec: ChatCodec, reasoner: ChatCodec, spec: EpisodeSpec, ask: AskConfig, state: AskState
+        self,
+        codec: ChatCodec,
+        reasoner: ChatCodec,
+        spec: EpisodeSpec,
+        ask: AskConfig,
+        state: AskState,
+        repairs: Repairs = DEFAULT,
     ) -> None:
         reasoning = reasoning_text(reasoner, state.token_ids[state.prompt_tokens :])
         prompt = qmaker_prompt_ids(codec, state.question, reasoning, ask)
@@ -71,7 +79,7 @@ class QmakerEpisode(EpisodeCore):
         super().__init__(codec, dataclasses.replace(spec, max_rollout_tokens=limit), prompt)
         self._ask, self._state, self._reasoner = ask, state, reasoner
         self._turn = QmakerTurn(codec, prompt, limit)
-        self._inner = AskEpisode.resume(reasoner, spec, ask, state)
+        self._inner = AskEpisode.resume(reasoner, spec, ask, state, repairs)
         self._query = ""
         self._tags |= {
             "query": "",

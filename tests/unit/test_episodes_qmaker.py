@@ -229,6 +229,41 @@ def test_a_refusal_by_the_ledger_keeps_the_query_that_was_tried(codec: ChatCodec
     assert the_call(trajectory, codec).arguments == {"query": codec.representable(QUERY)}
 
 
+REPAIRED = {
+    "extra_braces": '<tool_call>\n{"name": "ask_advisor", "arguments": {"query": "What?"}}}}\n</tool_call>',
+    "raw_newlines": '<tool_call>\n{"name": "ask_advisor", "arguments": {"query": "What\n?"}}\n</tool_call>',
+    "missing_close": '<tool_call>\n{"name": "ask_advisor", "arguments": {"query": "What?"}}',
+    "string_arguments": '<tool_call>\n{"name": "ask_advisor", "arguments": "{\\"query\\": \\"What?\\"}"}'
+    "\n</tool_call>",
+}
+
+
+@pytest.mark.parametrize("repair", list(REPAIRED))
+def test_a_repaired_call_becomes_a_well_formed_one(repair: str, codec: ChatCodec) -> None:
+    """Whatever the recipe lets through, the completed call is strict, and both modes complete it alike."""
+    turn = "So. " + REPAIRED[repair]
+    refused = AskWorld(codec, [turn, ANSWER]).play(new_ask("ask", codec, repairs=()))
+    assert [c.error == "" for c in refused.calls] == [False]
+    world = qmaker_world(codec, turn, ANSWER)
+    trajectory = world.play(new_ask("ask_qmaker", codec, repairs=(repair,)))
+    assert [c.error for c in trajectory.calls] == [""]
+    parsed = the_call(trajectory, codec)
+    assert parsed.error is None
+    assert parsed.arguments == {"query": codec.representable(QUERY)}
+    stopped = AskWorld(codec, [turn]).play(new_ask("ask_stop", codec, repairs=(repair,)))
+    (state,) = ask_states([stopped], [PROBLEM], codec)
+    again = stage2_world(codec)
+    again.play(new_ask("qmaker", codec, problem=state, repairs=(repair,)))
+    assert tuple(again.prompts[1].prompt_ids) == tuple(world.prompts[2].prompt_ids)
+
+
+def test_json_without_tags_is_counted_but_no_call() -> None:
+    codec = tiny_codec()
+    text = '{"name": "ask_advisor", "arguments": {"query": "What?"}}'
+    trajectory = AskWorld(codec, [text]).play(new_ask("ask", codec, repairs=("bare_json",)))
+    assert [c.error for c in trajectory.calls] == ["missing_wrapper"] and trajectory.final_text == text
+
+
 # -- states ---
 
 
