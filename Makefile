@@ -24,6 +24,10 @@ setup: $(STAMP) ## Make .venv with the tested CPU packages (the other targets do
 demo: $(STAMP) ## Train and compare all stages with a 135M model on this machine's CPU (under 25 minutes)
 	@$(PY) -m driver train configs/demo.yaml $(ARGS)
 
+.PHONY: demo-ask
+demo-ask: $(STAMP) ## Learn when and how to ask an advisor, from random weights, on this machine's CPU (under 40 minutes)
+	@$(PY) -m driver train configs/ask-demo.yaml $(ARGS)
+
 .PHONY: test
 test: $(STAMP) ## Run every test that needs no GPU (under 30 minutes on two cores)
 	@$(PY) -m pytest tests/unit tests/ray tests/e2e $(ARGS)
@@ -31,6 +35,10 @@ test: $(STAMP) ## Run every test that needs no GPU (under 30 minutes on two core
 .PHONY: test-unit
 test-unit: $(STAMP) ## Run the unit tests: no Ray, seconds
 	@$(PY) -m pytest tests/unit $(ARGS)
+
+.PHONY: verify-full
+verify-full: $(STAMP) ## Check the verifier on every gold and a million pairs of different golds (minutes)
+	@APPRENTICE_VERIFY=full $(PY) -m pytest tests/unit/test_verify_golds.py -s -o timeout=3600 $(ARGS)
 
 .PHONY: test-gpu
 test-gpu: ## Run the tests that need a CUDA device, in the environment that is active

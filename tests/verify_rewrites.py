@@ -13,6 +13,7 @@ _NOT_ARITHMETIC = re.compile(
     r"\\(?:text|math|begin|ldots|dots|cdots|c[au]p|in\b|pm|mbox|oplus|otimes|cong|equiv|sub|mid|times|rtimes)"
     r"|\\(?:ge|le(?!ft)|ne)|="
 )
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _ARITHMETIC = re.compile(r"[-+*/^_{}()\\.\da-zA-Z ]+")
 
 
@@ -23,7 +24,8 @@ def equivalent_rewrites(gold: str) -> Iterator[tuple[str, str]]:
     inner = gold.strip()
     if inner.startswith("$") and inner.endswith("$") and inner.count("$") == 2:
         inner = inner[1:-1].strip()
-    if "$" in inner:
+    if _DOLLAR.search(inner):
+        yield from _of_several_parts(inner)
         return
     yield "inline delimiters", rf"\({inner}\)" if "\\(" not in inner else inner
     yield "display delimiters", rf"\[ {inner} \]" if "\\(" not in inner else inner
@@ -48,6 +50,16 @@ def equivalent_rewrites(gold: str) -> Iterator[tuple[str, str]]:
         yield "named", f"x_0 = {inner}"
         yield "times one", rf"1 \cdot \left( {inner} \right)"
         yield "plus and minus", rf"\left( {inner} \right) + 5 - 5"
+
+
+def _of_several_parts(text: str) -> Iterator[tuple[str, str]]:
+    """Golds such as ``$8$, $4$``; where a dollar sign is missing nobody can tell what is mathematics."""
+    if "\n" not in text:
+        yield "bold", f"**{text}**"
+    yield "line break", f"{text}\n"
+    if len(_DOLLAR.findall(text)) % 2 == 0:
+        yield "parentheses", re.sub(r"(?<!\\)\$((?:[^$]|\\\$)*?)(?<!\\)\$", r"\\(\1\\)", text)
+        yield "wide", re.sub(r" ", "  ", text)
 
 
 def _of_integer(text: str) -> Iterator[tuple[str, str]]:

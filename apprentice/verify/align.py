@@ -57,7 +57,7 @@ def _states_a_value(relation: Relation) -> bool:
     """``a + b = 5`` and ``3 * 4 = 12`` say what is asked for; ``3a^2 - b^2 = 3`` is an equation."""
     if relation.operator != "=" or NAME.fullmatch(relation.left):
         return True
-    has_letters = re.search(r"(?<!\\)\b[A-Za-z]", re.sub(r"\\[A-Za-z]+|_\{?\w+\}?", " ", relation.left))
+    has_letters = re.search(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+|_\{?\w+\}?", " ", relation.left))
     if not has_letters:
         return True
     return relation.right.strip() != "0" and not re.search(r"\d", re.sub(r"_\{?\w+\}?", "", relation.left))

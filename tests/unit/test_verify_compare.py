@@ -347,6 +347,7 @@ def test_any_text_is_compared_without_an_error(text: str, gold: str) -> None:
     assert compare(gold, text).verdict in ("correct", "wrong", "unparseable", "undecided")
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
 def test_integers_are_equal_exactly_when_they_are(a: int, b: int) -> None:
     for form in (f"{b}", f"{b:,}", f"{b}.0", f"x = {b}", f"\\frac{{{2 * b}}}{{2}}"):
@@ -354,6 +355,7 @@ def test_integers_are_equal_exactly_when_they_are(a: int, b: int) -> None:
         assert compare(str(b), form).verdict == "correct"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=6), st.randoms(use_true_random=False))
 def test_lists_are_equal_in_any_order_and_tuples_only_in_theirs(items: list[int], rng: object) -> None:
     shuffled = list(items)

@@ -1,10 +1,16 @@
-"""Every gold of every problem set: equal to itself however it is written, and different from all others."""
+"""Every gold of every problem set: equal to itself however it is written, and different from all others.
+
+``make verify-full`` (``APPRENTICE_VERIFY=full``) takes every gold and ten times as many pairs, and lets
+math-verify decide each pair that our rules pass on.
+"""
 
 from __future__ import annotations
 
 import collections
 import itertools
 import json
+import math
+import os
 import random
 import re
 
@@ -24,6 +30,15 @@ SETS = [
     "imo_answerbench", "math500", "mawps", "minerva_math", "olympiadbench", "svamp", "train_deepmath_sub4994",
     "train_deepscaler_sub1209",
 ]  # fmt: skip
+
+FULL = os.environ.get("APPRENTICE_VERIFY") == "full"
+
+ODD_DOLLARS = {
+    "$221,$8$",
+    r"$\frac{7}{18}",
+    r"$\lfloor\varphi n\rfloor$, where $\varphi = \frac{\sqrt{5}+1}{2}",
+}
+"""Golds in which a dollar sign is missing."""
 
 MALFORMED = {r"\frac{2 k n}{n+k-1}-2 \frac{k!n!}{(k+n-1)!"}
 """Golds that cannot stand in a box: a brace is missing."""
@@ -50,14 +65,18 @@ def test_every_gold_verifies_against_itself_and_boxed_in_a_sentence(name: str) -
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_gold_verifies_in_at_least_five_equivalent_rewrites(name: str) -> None:
-    few = 0
-    for gold in golds(name):
-        rewrites = list(equivalent_rewrites(gold))
-        few += len(rewrites) < 5
-        for kind, text in rewrites:
+    chosen = golds(name)
+    if len(chosen) > 1000 and not FULL:
+        chosen = random.Random(0).sample(chosen, 500)
+    few = []
+    for gold in chosen:
+        rewrites = dict(equivalent_rewrites(gold))
+        if len(rewrites) < 5:
+            few.append(gold)
+        for kind, text in rewrites.items():
             found = compare(gold, text)
             assert found.verdict == "correct", (kind, gold, text, found)
-    assert few <= 48  # golds of several $...$ parts or with a $ missing: two rewrites apply to them
+    assert set(few) <= ODD_DOLLARS  # to which four apply
 
 
 def test_about_prose_golds() -> None:
@@ -66,40 +85,91 @@ def test_about_prose_golds() -> None:
     assert "taking the empty card" in prose
 
 
-CASES = re.compile(r"\\[dt]?frac")
+# -- false positives ----------------------------------------------------------------------------------------
+
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_ALLOWED = re.compile(r"(?:[\d.+\-*/() ]|sqrt|pi)+")
 
 
-def reference_key(gold: str) -> str:
-    """What makes two golds of a set the same answer, written without the verifier: for the pairs below only.
+def number(text: str) -> float | None:
+    """The value of a number that is written with fractions, roots, pi and signs; None for everything else.
 
-    Signs, thousands, units, degrees, percent, ``name =`` and fractions that are plainly equal.
+    A reference that shares nothing with the verifier: text replacement and Python's own arithmetic.
     """
-    text = gold.replace("$", "").replace("\\!", "").replace("\\$", "")
-    text = re.sub(r"\\(?:mbox|text|mathrm)\s*\{[^}]*\}(?:\^\d)?|\\%|%|\^\s*\{?\\circ\}?(?:\s*C)?", "", text)
-    text = re.sub(r"^\s*[a-z](?:\([a-z]\))?\s*=", "", text)
-    text = CASES.sub("frac", text).replace("{,}", ",")
-    text = re.sub(r"(?<=\d),\s*(?=\d{3}(?!\d))", "", text)
-    text = re.sub(r"frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?", r"\1/\2", text)
-    return re.sub(r"\s+", "", text).lower()
+    text = text.strip().strip("$").strip().replace(r"\!", "").replace("{,}", ",")
+    if re.search(r"\d\s*\\[dt]?frac", text):  # a mixed number, or a product: a matter of taste
+        return None
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    text = re.sub(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)", r"((\1)/(\2))", text)
+    for _ in range(4):  # from the inside out
+        text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"sqrt(\1)", text)
+        text = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"((\1)/(\2))", text)
+    text = re.sub(r"\\pi(?![A-Za-z])", "pi", text)
+    text = re.sub(r"(?<=[\d)])\s*(?=sqrt|pi|\()|(?<=pi)\s*(?=\(|\d|sqrt)", "*", text)
+    if not _ALLOWED.fullmatch(text) or re.search(r"\*\*|\d\s+\d|\b0\d", text):
+        return None
+    try:
+        return float(eval(text, {"__builtins__": {}}, {"sqrt": math.sqrt, "pi": math.pi}))
+    except (SyntaxError, ArithmeticError, ValueError, TypeError, NameError):
+        return None
+
+
+def equal_numbers(a: str, b: str) -> bool:
+    x, y = number(a), number(b)
+    return x is not None and y is not None and math.isclose(x, y, rel_tol=1e-12)
 
 
 EQUAL_BY_RULE = {
-    ("0.5", r"$\frac{1}{2}$"), (r"180^\circ", r"\pi"), ("(-2,1)", "-2,1"), ("-2,1", "1,-2"), ("40", "40_9"),
-    ("+2", "2"), ("2,3,4", "2,4,3"), (r"(1, \infty)", r"\alpha > 1"), (r"\pi i", r"i\pi"),
-    (r"7.5", r"\dfrac{15}{2}"), (r"\frac{17}{2}", "8.5"), (r"43.75\%", r"\frac{7}{16}"),
-    ("24/5", r"4.8\%"), ("1+1+1+1+1+1+1+1+1+1+1", "11"), (r"20\%", r"\frac{1}{5}"),
-    (r"\dfrac{2\pi}{3}", r"120^\circ"), ("p > 0", r"(0, \infty)"), ("a(t) = 0", r"\mathbf{0}"),
-    ("28", r"\$28.00"),
-    (r"30^\circ", r"\frac {\pi}{6}"), (r"\frac{\pi}{6}", r"30^\circ"), (r"30^\circ", r"\dfrac {\pi}{6}"),
-}  # fmt: skip
-"""Different texts in one set that are equal by a rule of docs/verification.md; each was read."""
+    ("-2,1", "(-2,1)"): "a bare list equals a tuple of the same order",
+    ("(1, -1)", r"\pm 1"): "a bare list equals a tuple of the same order",
+    ("-2,1", "1,-2"): "bare lists in any order",
+    ("2,3,4", "2,4,3"): "bare lists in any order",
+    (r"\pm 1", r"\{-1, 1\}"): "a plus-minus is two values, and a set equals a list of them",
+    ("$n-1$", "$g(n)=n - 1$"): "a named value is the value",
+    ("5", "x=5"): "a named value is the value",
+    ("a(t) = 0", r"\mathbf{0}"): "a named value is the value",
+    ("f(x) = 0", r"\{0\}"): "a named value is the value, and {0} is 0",
+    ("40", "40_9"): "a base may be left out",
+    ("120", r"120^\circ"): "30 degrees is 30",
+    ("90", r"90^\circ"): "30 degrees is 30",
+    ("4", r"$4^{\circ}$"): "30 degrees is 30",
+    ("44", r"$44^{\circ}$"): "30 degrees is 30",
+    ("25", r"25^{\circ}"): "30 degrees is 30",
+    ("60", r"60^\circ"): "30 degrees is 30",
+    (r"180^\circ", r"\pi"): "30 degrees is pi/6",
+    (r"30^\circ", r"\frac {\pi}{6}"): "30 degrees is pi/6",
+    (r"30^\circ", r"\frac{\pi}{6}"): "30 degrees is pi/6",
+    (r"30^\circ", r"\dfrac {\pi}{6}"): "30 degrees is pi/6",
+    (r"120^\circ", r"\dfrac{2\pi}{3}"): "30 degrees is pi/6",
+    ("15", "15\\mbox{ cm}^2"): "a unit may be absent",
+    ("18", r"18\text{ hours}"): "a unit may be absent",
+    ("2", r"\$2"): "money is a unit",
+    ("28", r"\$28.00"): "money is a unit",
+    (r"43.75\%", r"\frac{7}{16}"): "62.5% is 0.625",
+    ("24/5", r"4.8\%"): "62.5% is 62.5",
+    (r"20\%", r"\frac{1}{5}"): "62.5% is 0.625",
+    (r"(1, \infty)", r"\alpha > 1"): "an inequality is an interval",
+    (r"(0, \infty)", "p > 0"): "an inequality is an interval",
+    (r"[0, \infty)", r"\alpha \geq 0"): "an inequality is an interval",
+    (r"\pi i", r"i\pi"): "a product in any order",
+}
+"""Different golds of one set that a rule of docs/verification.md makes equal, and which. All were read."""
+_BY_RULE = {frozenset(pair) for pair in EQUAL_BY_RULE}
 
 
 def different_pairs(name: str, count: int, seed: int) -> list[tuple[str, str]]:
-    pairs = list(itertools.combinations(golds(name), 2))
-    rng = random.Random(seed)
-    rng.shuffle(pairs)
-    return [(a, b) if rng.random() < 0.5 else (b, a) for a, b in pairs[:count]]
+    """All pairs of a set's golds where there are at most ``count``, else so many drawn; in either order."""
+    found, rng = golds(name), random.Random(seed)
+    if len(found) * (len(found) - 1) // 2 <= count:
+        chosen = list(itertools.combinations(found, 2))
+    else:
+        drawn: set[tuple[int, int]] = set()
+        while len(drawn) < count:
+            a, b = rng.sample(range(len(found)), 2)
+            drawn.add((a, b))
+        chosen = [(found[a], found[b]) for a, b in sorted(drawn)]
+    return [(a, b) if rng.random() < 0.5 else (b, a) for a, b in chosen]
 
 
 def test_no_false_positives_over_100_000_pairs_of_different_golds() -> None:
@@ -107,28 +177,69 @@ def test_no_false_positives_over_100_000_pairs_of_different_golds() -> None:
     undecided: list[tuple[str, str]] = []
     wrong: list[tuple[str, str, str]] = []
     for name in SETS:
-        for gold, answer in different_pairs(name, 10_000, seed=1):
+        for gold, answer in different_pairs(name, 150_000 if FULL else 11_000, seed=1):
             total += 1
             found = compare(gold, answer)
             verdicts[found.verdict] += 1
             if found.verdict == "undecided":
                 undecided.append((gold, answer))
-            elif found.verdict == "correct" and not equal_by_rule(gold, answer):
+            elif found.verdict == "correct" and not allowed(gold, answer):
                 wrong.append((name, gold, answer))
     assert wrong == []
-    assert total >= 100_000
-    # What math-verify has to look at: a seeded sample, since it is slow.
+    assert total >= (1_000_000 if FULL else 100_000)
+    assert verdicts["correct"] > 10  # the pairs that are equal after all were drawn too
+    # What our rules pass on is for math-verify, in the workers: slow, so that a seeded sample is taken.
     assert len(undecided) < 0.01 * total
-    sample = random.Random(2).sample(undecided, 60)
-    verifier = RuleVerifier(workers=1, timeout_s=5, mode="strict")
+    sample = undecided if FULL else random.Random(2).sample(undecided, 60)
+    verifier = RuleVerifier(workers=2 if FULL else 1, timeout_s=5, mode="strict")
     late = verifier.verify_batch([(f"\\boxed{{{answer}}}", gold) for gold, answer in sample])
     verifier.close()
-    assert [pair for pair, v in zip(sample, late, strict=True) if v.correct] == []
-    assert sum(v.verdict == "timeout" for v in late) <= 6
+    counts = collections.Counter(v.verdict for v in late)
+    print(f"{total} pairs: {dict(verdicts)}; {len(sample)} by math-verify: {dict(counts)}")
+    assert [pair for pair, v in zip(sample, late, strict=True) if v.correct and not allowed(*pair)] == []
+    assert counts["timeout"] <= 0.1 * len(sample)
 
 
-def equal_by_rule(gold: str, answer: str) -> bool:
-    if reference_key(gold) == reference_key(answer):
-        return True
-    pair = tuple(sorted((gold.strip(), answer.strip())))
-    return pair in {tuple(sorted(p)) for p in EQUAL_BY_RULE}
+def allowed(gold: str, answer: str) -> bool:
+    """Whether the two are one answer, by an independent evaluation or by the table."""
+    return equal_numbers(gold, answer) or frozenset((gold.strip(), answer.strip())) in _BY_RULE
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_golds_that_are_one_number_by_an_independent_evaluation_are_equal(name: str) -> None:
+    values = [(value, gold) for gold in golds(name) if (value := number(gold)) is not None]
+    values.sort()
+    for (x, a), (y, b) in itertools.pairwise(values):
+        same = math.isclose(x, y, rel_tol=1e-12)
+        # A decimal equals a fraction within 5e-6, and other decimals only if they are equal.
+        if same or not math.isclose(x, y, rel_tol=1e-5):
+            assert (compare(a, b).verdict == "correct") == same, (a, b)
+
+
+def test_the_independent_evaluation() -> None:
+    for text, value in {
+        r"\frac14": 0.25, r"$\dfrac{1}{3}$": 1 / 3, "5,600": 5600.0, r"2 \sqrt{5}": 2 * math.sqrt(5),
+        r"\frac{\sqrt{3}}{2}": math.sqrt(3) / 2, r"3\pi": 3 * math.pi, "1+1+1": 3.0, "-2/3": -2 / 3,
+        r"10,\!080": 10080.0,
+    }.items():  # fmt: skip
+        assert number(text) == pytest.approx(value, rel=1e-14), text
+    for text in (
+        "1,2",
+        "x",
+        "055",
+        r"90^\circ",
+        "2^{10}",
+        "(1,2)",
+        r"\text{six}",
+        "1 2",
+        "4210_5",
+        r"1\frac{2}{3}",
+    ):
+        assert number(text) is None, text
+
+
+def test_an_equation_with_numbers_in_it_states_no_value() -> None:
+    for gold, answer in (("0", "5x - 7y + 11z + 4 = 0"), ("0", "2x + 3y - 5z = 0"), ("4", "2x = 4")):
+        assert compare(gold, answer).verdict == "wrong", answer
+    for gold, answer in (("5", "x_1 = 5"), ("12", "5 + 7 = 12"), ("7", r"\angle A = 7"), ("9", "a + b = 9")):
+        assert compare(gold, answer).verdict == "correct", answer
