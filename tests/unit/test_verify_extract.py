@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apprentice.verify.extract import extract_answer, last_boxed
@@ -109,12 +109,14 @@ def test_a_megabyte_of_anything_is_searched_in_linear_time(unit: str) -> None:
     assert extract_answer(text + r" \boxed{7}", "strict").answer in ("7", None)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_extraction_never_fails_and_returns_a_part_of_the_response(text: str) -> None:
     found = extract_answer(text, "fallback")
     assert found.answer is None or found.answer in text
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab{}\\x1 ", max_size=60))
 def test_a_box_content_is_always_balanced(text: str) -> None:
     found = last_boxed(r"\boxed{" + text + "}")
