@@ -81,14 +81,14 @@ def test_the_cut_is_before_the_token_with_the_first_character(name: str, own: st
 
 @pytest.mark.parametrize("name", list(CODECS))
 @pytest.mark.parametrize("own", QUERIES)
-@pytest.mark.parametrize("asked", QUERIES)
-def test_the_completed_call_parses_back_to_the_query(name: str, own: str, asked: str) -> None:
+def test_the_completed_call_parses_back_to_the_query(name: str, own: str) -> None:
     codec = CODECS[name]()
     ids = sampled_turn(codec, own)
     site = site_of(codec, ids)
-    made = completed(codec, ids, site, asked)
-    assert made[: site.position] == ids[: site.position]
-    assert query_in(codec, made) == codec.representable(asked)
+    for asked in QUERIES:
+        made = completed(codec, ids, site, asked)
+        assert made[: site.position] == ids[: site.position]
+        assert query_in(codec, made) == codec.representable(asked)
 
 
 @settings(deadline=None, max_examples=60)
@@ -158,8 +158,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", list(CODECS))
 @pytest.mark.parametrize("form", list(FORMS))
-@pytest.mark.parametrize("asked", QUERIES)
-def test_other_ways_to_write_the_call_stay_well_formed(name: str, form: str, asked: str) -> None:
+def test_other_ways_to_write_the_call_stay_well_formed(name: str, form: str) -> None:
     codec = CODECS[name]()
     body = FORMS[form].replace("Q", "What is it?")
     ids = [
@@ -168,12 +167,12 @@ def test_other_ways_to_write_the_call_stay_well_formed(name: str, form: str, ask
         *codec.encode_markup("</tool_call>"),
     ]
     site = site_of(codec, ids)
-    made = completed(codec, ids, site, asked)
-    (parsed,) = parse_turn(codec.decode(made)).calls
     (original,) = parse_turn(codec.decode(ids)).calls
-    assert parsed.error is None and parsed.name == "ask_advisor"
-    assert parsed.arguments == original.arguments | {"query": codec.representable(asked)}
     assert site.nested is form.startswith("string")
+    for asked in QUERIES:
+        (parsed,) = parse_turn(codec.decode(completed(codec, ids, site, asked))).calls
+        assert parsed.error is None and parsed.name == "ask_advisor"
+        assert parsed.arguments == original.arguments | {"query": codec.representable(asked)}
 
 
 def test_the_quote_that_merges_with_the_first_character_is_written_anew() -> None:
