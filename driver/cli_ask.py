@@ -99,7 +99,7 @@ def add_ask(
     add_analysis(
         "baselines", "SLM only, LLM only, LLM capped at b, and the problem-level oracle",
         "From the evaluations `start_solo`, `llm_only` and `llm_capped_b<b>` that `apprentice train` makes\n"
-        "of a recipe with an `ask` part. The oracle sends problems that the LLM solves better, cheapest first.",
+        "of a recipe with an `ask` part. The oracle sends what the LLM solves better to it, cheapest first.",
         "baselines runs/ask-demo",
     )  # fmt: skip
 

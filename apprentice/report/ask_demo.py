@@ -99,11 +99,11 @@ def _qmaker(run: RunFolder, how: Resampling) -> list[Row]:
             one.trained: score_qmaker(one.trajectories, how) for one in validations if one.budget == budget
         }
         for name, pick in (("complete and within budget", "both"), ("reward R_Q", "reward")):
-            texts = [
+            before, after = (
                 _percent(getattr(cells[trained], pick)) if trained in cells else _MISSING
                 for trained in (False, True)
-            ]
-            rows.append((f"stage 2, b = {budget}: {name}, %", *texts, ""))
+            )
+            rows.append((f"stage 2, b = {budget}: {name}, %", before, after, ""))
     return rows or [("stage 2: complete and within budget, %", _MISSING, _MISSING, "")]
 
 
