@@ -30,8 +30,8 @@ _POOL_HEALTH_S = 5.0
 class Fleet:
     """Handles by name, and the policy version that every engine serves.
 
-    ``on_progress(done, total)`` hears of finished episodes about once a second; ``beat(what)`` is the
-    watchdog's: it is called only when something moved.
+    ``scope`` begins the ids of trajectories. ``on_progress(done, total)`` hears of finished episodes about
+    once a second; ``beat(what)`` is the watchdog's: it is called only when something moved.
     """
 
     config: Config
@@ -43,6 +43,7 @@ class Fleet:
     python: PythonRunner | None = None
     reservation: PlacementGroup | None = None
     version: int = 0
+    scope: str = ""
     beat: Callable[[str], None] = lambda what: None
 
     # ---- rollouts ----
@@ -78,6 +79,7 @@ class Fleet:
             seed=self.config.seed,
             step=step,
             max_rollout_tokens=max_rollout_tokens,
+            scope=self.scope,
         )
         handles = list(self.workers.items())[: len(requests)]
         refs = {name: worker.run.remote(r) for (name, worker), r in zip(handles, requests, strict=True)}

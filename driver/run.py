@@ -103,6 +103,10 @@ def _train_ask(config: Config, folder: RunFolder, address: str | None) -> int:
         return 0
     run = run_ask(config, folder, address)
     _finish(folder, run)
+    if "ask_stage1" in config.stages and "evaluate" in config.stages:
+        from apprentice.report.ask_demo import demo_table
+
+        print(demo_table(folder.path))
     return 0
 
 

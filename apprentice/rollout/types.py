@@ -166,9 +166,13 @@ def split_rollouts(
     step: int = 0,
     max_rollout_tokens: int | None = None,
     verify: bool = True,
+    scope: str = "",
 ) -> list[RolloutRequest]:
-    """Deal whole groups round robin to workers. At most ``workers`` requests, none of them empty."""
-    ids = number_groups(problems, f"{step}:")
+    """Deal whole groups round robin to workers. At most ``workers`` requests, none of them empty.
+
+    ``scope`` begins every id, so that trajectories of one step number in two parts of a run have two names.
+    """
+    ids = number_groups(problems, f"{scope}{step}:")
     requests = []
     for worker in range(min(workers, len(problems))):
         requests.append(

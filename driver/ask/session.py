@@ -15,11 +15,10 @@ from apprentice.errors import DataError
 from apprentice.models import resolve_model
 from apprentice.rollout.ports import AdvisorClient, QueryJudge, Verdict
 from apprentice.tokens.codec import ChatCodec
-from apprentice.verify import RuleVerifier
 from driver.ask.units import CONTROLLER, QMAKER, Unit
 from driver.context import Run
 from driver.fleet import Fleet
-from driver.spawn import spawn_fleet
+from driver.spawn import problem_verifier, spawn_fleet
 
 __all__ = ["SELECTED_FILE", "AskSession"]
 
@@ -85,6 +84,7 @@ class AskSession:
             start: weights to begin with instead of the unit's own (to go on within a stage).
         """
         model = start or self.weights(unit.model)
+        scope = f"{unit.name}/"  # the ledger knows a call by its trajectory: one name, one trajectory
         frozen = {name: self.weights(reference) for name, reference in unit.frozen.items()}
         self.run.config = self._config(unit)
         cap = self.run.config.ask.advisor.max_tokens if self.run.config.ask else 0
@@ -92,6 +92,7 @@ class AskSession:
         capped = unit.budget is not None and unit.kind != "baseline"
         wanted = (model, tuple(sorted(frozen.items())), cap if capped else None)
         if self._serves and wanted == self._serves and (not unit.learns or self.run.fleet.learners):
+            self.run.fleet.scope = scope
             return
         self.leave()
         _log.info("%s: models start", unit.name)
@@ -106,6 +107,7 @@ class AskSession:
             judge=self.judge,
             beat=self.run.watchdog.beat,
         )
+        self.run.fleet.scope = scope
         self._serves = wanted
 
     def leave(self) -> None:
@@ -133,10 +135,10 @@ class AskSession:
 
     def verifier(self) -> Callable[[Problem, str], Awaitable[Verdict]]:
         """Judges a response to a problem in this process, as the rollout actors judge theirs."""
-        rules = RuleVerifier()
+        verifier = problem_verifier(self.recipe, self.run.fleet.python)
 
         async def verify(problem: Problem, response: str) -> Verdict:
-            return await rules.verify(response, problem.answer)
+            return await verifier.verify(response, problem)
 
         return verify
 

@@ -90,7 +90,7 @@ def run_stage(session: AskSession, unit: Unit) -> None:
             metrics = policy_step(run, plan, run.stream.take(config.prompts_per_step), step)
             done, every = step + 1, config.validate_every
             if every and (done % every == 0 or done == config.steps):
-                metrics["validation/score"] = value = _validate(session, unit, held_out, score)
+                metrics["validation/score"] = value = _validate(session, unit, held_out, score, done)
                 selection.offer(done, value)
             run.log(unit.name, done, metrics)
             bar.update(
@@ -131,15 +131,15 @@ class _Selection:
         _log.info("%s, step %d: %.4f on held-out problems, best %d", self._stage, step, score, self.best)
 
 
-def _validate(session: AskSession, unit: Unit, problems: Sequence[Problem], score: Score) -> float:
-    """Mean score of the current weights on held-out problems; always the same ones, with the same seeds."""
+def _validate(session: AskSession, unit: Unit, problems: Sequence[Problem], score: Score, step: int) -> float:
+    """Mean score of the weights after ``step`` steps on held-out problems, always the same ones."""
     assert session.recipe.ask is not None
     result = session.run.fleet.sample(
         problems,
         mode=unit.mode,
         samples=session.recipe.ask.validation_samples,
         sampling=session.recipe.evaluation.sampling,
-        step=_SEED_STEP,
+        step=_SEED_STEP + step,
         what=f"{unit.name}: validation",
     )
     return score(trajectories_from_table(result.table))
