@@ -109,7 +109,7 @@ def read_judgement(reply: AttemptReply) -> AttemptResult:
 
 def query_type_messages(problem: str, query: str) -> list[Message]:
     """The chat that classifies a query (``Q2``) by its original problem (``Q1``), appendix F.5."""
-    return [{"role": "user", "content": _QUERY_TYPE.replace("{q1}", problem, 1).replace("{q2}", query, 1)}]
+    return [{"role": "user", "content": _QUERY_TYPE.format(q1=problem, q2=query)}]
 
 
 def parse_query_type(reply: str) -> QueryType | None:
