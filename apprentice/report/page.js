@@ -78,9 +78,11 @@
     t.version ??= perToken(t, 3);
     const head = make("p", "meta");
     head.append(verdictOf(t), document.createTextNode("  answer " + (t.answer ?? "none") + (t.reward === null ? "" : ", reward " + t.reward) + ", " + t.status + (t.reason ? " (" + t.reason + ")" : "")));
-    const calls = t.calls.map((c) => c.tool + " → " + c.model + (c.error ? " (refused: " + c.error + ")" : "") + (c.outcome ? " (" + c.outcome + ")" : ""));
+    const calls = t.calls.map((c) => c.tool + " → " + c.model + (c.error ? " (refused: " + c.error + ")" : "") + (c.outcome ? " (" + c.outcome + ")" : "") + (c.cost === null ? "" : " (cost " + c.cost + ")") + (c.query ? ": “" + c.query + "”" : ""));
+    const notes = Object.entries(t.notes).map(([name, value]) => name.replaceAll("_", " ") + " " + value);
     view.append(head, meta("Trajectory", t.id + ", problem " + t.problem),
       meta("Calls", calls.join(", ") || "none"),
+      ...(notes.length ? [meta("Query", notes.join(", "))] : []),
       meta("Tokens", Object.entries(t.owners).filter(([, n]) => n).map(([name, n]) => n + " " + name).join(", ")));
     const text = make("pre");
     t.text.forEach((piece, i) => {

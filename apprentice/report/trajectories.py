@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from apprentice.episodes.tools import ASK_ADVISOR
 from apprentice.run_folder import RunFolder
 from apprentice.trajectory import NOT_SAMPLED, Owner, Trajectory, read_parquet
 
@@ -27,8 +28,25 @@ OWNER_NAMES = [owner.name.lower() for owner in Owner]
 T = TypeVar("T")
 
 _FILES_A_STAGE = 6
-_STAGES = ("evaluate", "stage2", "stage1")  # what a reader wants first
-_MODES = ("internalized", "collaborative", "experts_removed")
+_STAGES = (
+    "evaluate",
+    "stage2",
+    "stage1",
+    "ask_stage3",
+    "ask_stage2",
+    "ask_stage1",
+)  # what a reader wants first
+_MODES = ("internalized", "collaborative", "experts_removed", "ask_qmaker", "ask", "qmaker")
+_NOTES = (
+    "format_ok",
+    "complete",
+    "judge_label",
+    "advice_tokens",
+    "budget",
+    "continuation",
+    "qmaker_format_error",
+)
+"""Tags of Learning to Ask that are shown."""
 _MAX_TOKENS = 6000
 
 
@@ -98,9 +116,18 @@ def _one(stage: str, trajectory: Trajectory, decode: DecodeToken | None) -> dict
         "answer": trajectory.answer,
         "reward": trajectory.reward,
         "calls": [
-            {"tool": c.tool, "model": c.model, "error": c.error, "outcome": c.outcome}
+            {
+                "tool": c.tool,
+                "model": c.model,
+                "error": c.error,
+                "outcome": c.outcome,
+                # In mode `qmaker` what was asked stands in no token of the trajectory as it was sent.
+                "query": c.instruction if c.tool == ASK_ADVISOR else "",
+                "cost": c.cost,
+            }
             for c in trajectory.calls
         ],
+        "notes": {name: trajectory.tags[name] for name in _NOTES if trajectory.tags.get(name)},
         "total": len(trajectory),
         "owners": trajectory.tokens_by_owner(),
         "producers": list(trajectory.producers),

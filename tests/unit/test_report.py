@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -26,6 +27,8 @@ from apprentice.results import ItemResult, write_results
 from apprentice.run_folder import RunFolder
 from apprentice.stage2.review import CANDIDATE_STAGE
 from apprentice.trajectory import Owner, Status, Trajectory, TrajectoryBuilder
+from tests.ask_episode_kit import ADVICE, ANSWER, AskWorld, asks, new_ask, qmaker_text
+from tests.episode_kit import tiny_codec
 from tests.unit.test_run_folder import make_config
 
 pytestmark = pytest.mark.unit
@@ -365,6 +368,36 @@ def test_a_token_carries_what_the_viewer_shows() -> None:
     assert data["logprob"] == [None, None, None, -0.25, -0.25, None]
     assert viewer_data([("s", make_trajectory("a", text="h"))], None)[0]["text"][3] == "104 "
     assert viewer_data([("s", make_trajectory("a", text="h"))], ["x"])[0]["text"][3] == "⟨104⟩"
+
+
+def test_calls_to_the_advisor_show_query_cost_and_whose_query_it_is() -> None:
+    codec = tiny_codec()
+    world = AskWorld(
+        codec,
+        ["Hm. " + asks("own?"), ANSWER],
+        frozen={"qmaker": [qmaker_text("What is 6 * 7?")]},
+    )
+    (data,) = viewer_data([("ask_stage3_64", world.play(new_ask("ask_qmaker", codec)))], codec.token_bytes)
+    assert data["calls"] == [
+        {
+            "tool": "ask_advisor",
+            "model": "oracle",
+            "error": "",
+            "outcome": "",
+            "query": "What is 6 * 7?\n\nOne number.",
+            "cost": 53.0,
+        }
+    ]
+    assert data["notes"] == {}
+    by: dict[str, str] = {}
+    place = 0
+    for length, _, producer, _ in data["runs"]:
+        name = data["producers"][producer]
+        by[name] = by.get(name, "") + "".join(data["text"][place : place + length])
+        place += length
+    assert by["qmaker"] == "What is 6 * 7?\\n\\nOne number." and by["oracle"] == ADVICE
+    written = dataclasses.replace(make_trajectory("a"), tags={"format_ok": "1", "complete": "0", "x": "y"})
+    assert viewer_data([("s", written)], None)[0]["notes"] == {"format_ok": "1", "complete": "0"}
 
 
 def test_bytes_of_a_split_character_are_shown_whole() -> None:
