@@ -9,8 +9,8 @@ import math
 import os
 import time
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -20,7 +20,7 @@ from apprentice.episodes.actions import PythonResult
 from apprentice.errors import SandboxError
 from apprentice.sandbox.format import model_text
 from apprentice.sandbox.isolation import Limits
-from apprentice.sandbox.outcome import CellResult, Outcome
+from apprentice.sandbox.outcome import CellResult, Entry, Outcome
 from apprentice.sandbox.pool import SandboxPool
 
 __all__ = ["SandboxPoolActor", "SandboxPoolClient", "limits_of"]
@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 _QUEUE_S = 300.0
 _RESTART_S = 60.0
 """How long a pool that failed may take to answer again: Ray notices a lost node after half a minute."""
+_SHARED_FROM = 64 << 10
+_SHARED_BYTES = 256 << 20  # of inputs whose references a client keeps
+_Call = Callable[[Any], Any]  # starts a remote call on a pool; gives its reference
 _SHY_S = 5.0
 """How long a pool that failed a cell comes after the others; a restarted one is back within seconds."""
 
@@ -80,6 +83,11 @@ class SandboxPoolActor:
         """Run one cell under the recipe's limits. After :meth:`close` it is ``cancelled``."""
         await self.ready()  # a restarted actor has no workers yet
         return await self._pool.run(code)
+
+    async def run_program(self, code: str, entry: Entry, stdin: bytes, limits: Limits) -> CellResult:
+        """Run a program, calls of a solution or tests, under limits of their own."""
+        await self.ready()
+        return await self._pool.run(code, stdin=stdin, limits=limits, entry=entry)
 
     async def metrics(self) -> dict[str, int]:
         """See :meth:`apprentice.sandbox.pool.SandboxPool.metrics`."""
@@ -145,6 +153,7 @@ class SandboxPoolClient:
         self._inflight = [0] * len(self._pools)
         self._failed_at = [-math.inf] * len(self._pools)
         self._far: list[bool] | None = None
+        self._inputs = _Inputs()
         self._counts: Counter[str] = Counter()
         self._seconds: Counter[str] = Counter()
 
@@ -171,13 +180,30 @@ class SandboxPoolClient:
         Raises:
             SandboxError: no pool ran it within its retries; says nothing of the code.
         """
+        return await self._counted(lambda pool: pool.run.remote(code), self._deadline_s)
+
+    async def run_program(self, code: str, *, entry: Entry, stdin: bytes, limits: Limits) -> CellResult:
+        """A :class:`apprentice.verify.execution.ProgramRunner`: run a program, calls or tests.
+
+        A long standard input is put into the object store once, and serves every program tested on it.
+
+        Raises:
+            SandboxError: no pool ran it within its retries; says nothing of the code.
+        """
+        shared = self._inputs.reference(stdin) if len(stdin) > _SHARED_FROM else stdin
+        deadline_s = self._deadline_s + (self._config.max_retries + 1) * limits.wall_s
+        return await self._counted(
+            lambda pool: pool.run_program.remote(code, entry, shared, limits), deadline_s
+        )
+
+    async def _counted(self, call: _Call, deadline_s: float) -> CellResult:
         try:
-            return await self._run_cell(code)
+            return await self._with_retries(call, deadline_s)
         except asyncio.CancelledError:
             self._counts["cancelled"] += 1
             raise
 
-    async def _run_cell(self, code: str) -> CellResult:
+    async def _with_retries(self, call: _Call, deadline_s: float) -> CellResult:
         why = ""
         tried: set[int] = set()
         for attempt in range(self._config.max_retries + 1):
@@ -189,7 +215,7 @@ class SandboxPoolClient:
             tried.add(index)
             self._inflight[index] += 1
             try:
-                result = await asyncio.wait_for(self._call(index, code), self._deadline_s)
+                result = await asyncio.wait_for(self._call(index, call), deadline_s)
             except (ray.exceptions.RayError, SandboxError, TimeoutError) as error:
                 why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no answer'}"
             else:
@@ -217,8 +243,8 @@ class SandboxPoolClient:
                     except (ray.exceptions.RayError, SandboxError):
                         return  # it is dead for good, or its workers do not start: the attempt will say so
 
-    async def _call(self, index: int, code: str) -> CellResult:
-        ref = self._pools[index].run.remote(code)
+    async def _call(self, index: int, call: _Call) -> CellResult:
+        ref = call(self._pools[index])
         try:
             result: CellResult = await ref
             return result
@@ -246,6 +272,21 @@ class SandboxPoolClient:
         self._counts["truncated"] += result.outcome is Outcome.OUTPUT_LIMIT
         for name in ("queue", "wall", "cpu"):
             self._seconds[name] += getattr(result, f"{name}_s")
+
+
+class _Inputs:
+    """Object references of the inputs that were used last."""
+
+    def __init__(self) -> None:
+        self._references: OrderedDict[bytes, Any] = OrderedDict()
+
+    def reference(self, data: bytes) -> Any:
+        if data not in self._references:
+            self._references[data] = ray.put(data)
+            while len(self._references) > 1 and sum(map(len, self._references)) > _SHARED_BYTES:
+                self._references.popitem(last=False)
+        self._references.move_to_end(data)
+        return self._references[data]
 
 
 def _rebuild(

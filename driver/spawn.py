@@ -20,7 +20,7 @@ from actors.sandbox_pool import SandboxPoolActor, SandboxPoolClient
 from apprentice.config.schema import Config, OptimizerConfig
 from apprentice.data.problem import Problem
 from apprentice.errors import PlacementError
-from apprentice.rollout.ports import AdvisorClient, AskPorts, FrozenModel, QueryJudge
+from apprentice.rollout.ports import AdvisorClient, AskPorts, FrozenModel, QueryJudge, Verifier
 from apprentice.rollout.types import EpisodeFactory
 from driver.fleet import Fleet
 from driver.plan import asked_experts, placement_plan
@@ -28,7 +28,7 @@ from driver.remote import gather
 from driver.sandbox_places import pool_nodes
 from serve.expert import deploy_experts
 
-__all__ = ["episode_factory", "spawn_fleet"]
+__all__ = ["episode_factory", "problem_verifier", "spawn_fleet"]
 
 _log = logging.getLogger(__name__)
 
@@ -274,12 +274,19 @@ def _ask_ports(
     return AskPorts(advisor=advisor, judge=judge, frozen=models)
 
 
+def problem_verifier(config: Config, python: Any) -> Verifier:
+    """Judges answers by rules, and programs in the sandbox of the run."""
+    from apprentice.verify import RuleVerifier
+    from apprentice.verify.execution import ExecutionJudge
+    from apprentice.verify.problems import ProblemVerifier
+
+    return ProblemVerifier(RuleVerifier(), ExecutionJudge(python, config.programs))
+
+
 def _spawn_workers(
     config: Config, model: str, fleet: Fleet, ask: AskPorts | None, frozen: str | None
 ) -> dict[str, Any]:
     actor = _engine_actor(config)
-    from apprentice.verify import RuleVerifier
-
     return {
         name: actor.remote(
             RolloutWorkerSpec(
@@ -291,7 +298,7 @@ def _spawn_workers(
                 build_episodes=functools.partial(episode_factory, model, config, frozen),
                 experts=fleet.experts,
                 python=fleet.python,
-                verifier=RuleVerifier(),
+                verifier=problem_verifier(config, fleet.python),
                 transport=_transport(config),
                 version=fleet.version,
                 seed=config.seed,

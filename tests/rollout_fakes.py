@@ -174,7 +174,7 @@ class EchoPython:
 class EqualityVerifier:
     """Right when the text ends with the gold."""
 
-    async def verify(self, response: str, gold: str) -> Verdict:
+    async def verify(self, response: str, problem: Problem) -> Verdict:
         if response.endswith("never"):
             return Verdict("timeout", None)
-        return Verdict("correct" if response.endswith(gold) else "wrong", response.split()[-1])
+        return Verdict("correct" if response.endswith(problem.answer) else "wrong", response.split()[-1])

@@ -51,12 +51,17 @@ ASK_MODES: tuple[Mode, ...] = ("solo", "ask", "ask_stop", "ask_qmaker", "qmaker"
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def internalized_prompt(question: str, protocol: ProtocolConfig, experts: Sequence[ExpertConfig]) -> Prompt:
-    """Prompt of the internalized episode and of Stage-II sequences (``protocol.internalized_prompt``)."""
-    if protocol.internalized_prompt == "collaborative":
+def internalized_prompt(
+    question: str, protocol: ProtocolConfig, experts: Sequence[ExpertConfig], *, code: bool = False
+) -> Prompt:
+    """Prompt of the internalized episode and of Stage-II sequences (``protocol.internalized_prompt``).
+
+    A programming problem (``code``) has the bare prompt in any case: Table 7 asks for a boxed answer.
+    """
+    if protocol.internalized_prompt == "collaborative" and not code:
         offered = available_experts(experts, protocol.routing)
         return collaborative_prompt(question, offered, protocol.instructions)
-    return problem_prompt(question, protocol.instructions)
+    return problem_prompt(question, protocol.instructions, code=code)
 
 
 def make_episode(
@@ -98,17 +103,18 @@ def make_episode(
         max_rollout_tokens=protocol.max_rollout_tokens if max_rollout_tokens is None else max_rollout_tokens,
         seed=seed,
     )
+    code = "code_tests" in problem.metadata
     match mode:
         case "collaborative" | "experts_removed":
             removed = mode == "experts_removed"
             return CollaborativeEpisode(codec, spec, protocol, experts, experts_removed=removed)
         case "internalized":
-            prompt = internalized_prompt(problem.question, protocol, experts)
+            prompt = internalized_prompt(problem.question, protocol, experts, code=code)
             return InternalizedEpisode(
                 codec, spec, protocol, codec.encode_prompt(prompt.messages, prompt.tools)
             )
         case "base":
-            prompt = problem_prompt(problem.question, protocol.instructions)
+            prompt = problem_prompt(problem.question, protocol.instructions, code=code)
             return SingleTurnEpisode(codec, spec, codec.encode_prompt(prompt.messages, prompt.tools))
         case "solo" | "ask" | "ask_stop" | "ask_qmaker" | "qmaker":
             if ask is None:

@@ -110,9 +110,30 @@ _COMPACT_PROBLEM = """\
 End with: Answer: \\boxed{answer}"""
 
 
-def problem_prompt(question: str, instructions: Instructions = "paper") -> Prompt:
-    """The bare problem prompt, without tools: Table 10's input, used by ``base`` and ``internalized``."""
-    template = _PROBLEM if instructions == "paper" else _COMPACT_PROBLEM
+# Learning to Ask, F.1: "the code prompt requires a complete Python program as the final response".
+_PROGRAM = """\
+Solve the following programming problem. Your final response must be one complete Python program in a single \
+code block that starts with ```python. Where the problem gives the head of a function or starter code, the \
+program defines that function or class with the same name and arguments, without calling it. Otherwise it \
+reads its input from standard input and prints its answer to standard output.
+
+<PROBLEM>
+
+Remember to end with the complete Python program in one ```python code block."""
+
+_COMPACT_PROGRAM = """\
+<PROBLEM>
+
+End with a complete Python program in one ```python code block."""
+
+
+def problem_prompt(question: str, instructions: Instructions = "paper", *, code: bool = False) -> Prompt:
+    """The bare problem prompt, without tools: Table 10's input, used by ``base`` and ``internalized``.
+
+    ``code``: the answer is a program, judged by tests.
+    """
+    paper, compact = (_PROGRAM, _COMPACT_PROGRAM) if code else (_PROBLEM, _COMPACT_PROBLEM)
+    template = paper if instructions == "paper" else compact
     return _user(template.replace("<PROBLEM>", question))
 
 

@@ -146,15 +146,22 @@ async def score(
     """The trajectory with its verdict: reward +1 when the final answer is verified, else -1 (section 3.3).
 
     A truncated trajectory is scored as it stands. A verdict ``timeout`` (the answer cannot be compared in
-    time) counts as wrong, like any answer that cannot be verified, and shows in ``counters.verdicts``.
+    time) counts as wrong, like any answer that cannot be verified, and shows in ``counters.verdicts``. Of a
+    program, the tags ``tests_passed`` and ``tests`` count its tests, and ``verdict_reason`` has the first
+    failure.
     """
     loop = asyncio.get_running_loop()
     start = loop.time()
-    verdict = await verifier.verify(trajectory.final_text, problem.answer)
+    verdict = await verifier.verify(trajectory.final_text, problem)
     counters.verify_s += loop.time() - start
     counters.verdicts[verdict.verdict] += 1
+    tags = dict(trajectory.tags)
+    if verdict.tests is not None:
+        passed, total = verdict.tests
+        tags |= {"tests_passed": str(passed), "tests": str(total), "verdict_reason": verdict.reason}
     return dataclasses.replace(
         trajectory,
+        tags=tags,
         reward=1.0 if verdict.correct else -1.0,
         verdict=verdict.verdict,
         answer=verdict.answer,

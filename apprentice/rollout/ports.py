@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from apprentice.config.schema import SamplingConfig
+from apprentice.data.problem import Problem
 from apprentice.episodes.actions import (
     AdvisorRefused,
     AdvisorReply,
@@ -118,11 +119,15 @@ class AskPorts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of a response. ``verdict``: correct, wrong, unparseable, no_answer or timeout."""
+    """What a verifier says of a response. ``verdict``: correct, wrong, unparseable, no_answer or timeout.
+
+    ``tests``: of a program, how many tests passed and how many there are.
+    """
 
     verdict: str
     answer: str | None
     reason: str = ""
+    tests: tuple[int, int] | None = None
 
     @property
     def correct(self) -> bool:
@@ -131,8 +136,12 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Checks a final response against a gold."""
+    """Checks a final response to a problem."""
 
-    async def verify(self, response: str, gold: str) -> Verdict:
-        """Extract the answer of ``response`` and compare it with ``gold``. Never raises for bad input."""
+    async def verify(self, response: str, problem: Problem) -> Verdict:
+        """Extract the answer of ``response`` and check it. Never raises for bad input.
+
+        Raises:
+            InfrastructureError: nothing can be said of the response, e.g. the sandbox failed.
+        """
         ...

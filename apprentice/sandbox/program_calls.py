@@ -145,10 +145,12 @@ class _Calls:
 
     def _load(self, source: str, namespace: dict[str, Any]) -> dict[str, Any]:
         request = self._request
-        if request["before"]:
-            execute(request["before"], namespace, prelude=request["prelude"])
+        execute(request["before"], namespace, prelude=request["prelude"])
+        for call in request["calls"]:
+            # `operator.add` of the prelude is no solution to a problem that asks for `add`.
+            namespace.pop(call.get("entry"), None)
         self._classes = own_classes(namespace, request["classes"])
-        execute(source, namespace, prelude=request["prelude"] and not request["before"])
+        execute(source, namespace, prelude=False)
         if request["after"]:
             execute(request["after"], namespace, prelude=False)
         return {"loaded": True}

@@ -66,9 +66,9 @@ class InstantPython:
 class InstantVerifier:
     """Takes every answer for right."""
 
-    async def verify(self, response: str, gold: str) -> Verdict:
+    async def verify(self, response: str, problem: Problem) -> Verdict:
         """Correct."""
-        return Verdict("correct", gold)
+        return Verdict("correct", problem.answer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pytest
 
 from apprentice.config.schema import DataConfig, ProblemSetConfig
 from apprentice.data.benchmarks import BENCHMARKS
-from apprentice.data.code import CodeTests, code_tests, guru_code_row, livecodebench_row
+from apprentice.data.code import CodeTests, code_tests, guru_code_row, livecodebench_row, plain_code_row
 from apprentice.data.load import load_data, load_problems, load_reported
 from apprentice.data.problem import Problem
 from apprentice.errors import DataError
@@ -204,13 +204,30 @@ def test_tests_survive_their_text_and_other_texts_are_refused() -> None:
     assert code_tests(Problem("a", "Q", "1")) is None
 
 
-def test_programming_problems_cannot_be_trained_or_scored_on_without_a_judge(tmp_path: Path) -> None:
+def test_programming_problems_can_be_trained_and_scored_on(tmp_path: Path) -> None:
     math = write_jsonl(tmp_path / "math.jsonl", [{"id": "a", "problem": "1 + 1?", "answer": "2"}])
     code = write_jsonl(tmp_path / "code.jsonl", [livecodebench("stdin", 1)])
     sets = {name: ProblemSetConfig(name=name, source=str(path)) for name, path in (("m", math), ("c", code))}
     for train, test in (("m", "c"), ("c", "m")):
-        with pytest.raises(DataError, match="c holds programming problems"):
-            load_data(DataConfig(train=sets[train], test=(sets[test],)))
+        found = load_data(DataConfig(train=sets[train], test=(sets[test],)))
+        code_set = found.train if train == "c" else found.test["c"]
+        assert read_tests(code_set[0]).style == "stdin"
+
+
+def test_long_tests_are_packed(tmp_path: Path) -> None:
+    made = CodeTests("stdin", ("1 " * 100_000,), ("\ud800",))
+    assert len(made.text()) < 2000
+    assert CodeTests.from_text(made.text()) == made
+    with pytest.raises(DataError):
+        CodeTests.from_text(made.text()[:-20])
+
+
+def test_arguments_that_are_values_become_lines_of_json() -> None:
+    truth = {"fn_name": "f", "inputs": [[1, "a"], [[2], "b"]], "outputs": ["x", [3]]}
+    tests = CodeTests.from_text(
+        plain_code_row({"id": "p", "prompt": "Q", "entry_point": "f", "tests": truth})["code_tests"]
+    )
+    assert tests == CodeTests("call", ('1\n"a"', '[2]\n"b"'), ('"x"', "[3]"), entry_point="f")
 
 
 def test_copies_of_known_sets_on_the_disk_are_read_like_the_hubs(tmp_path: Path) -> None:

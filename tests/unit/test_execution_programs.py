@@ -188,15 +188,17 @@ def test_results_of_functions_are_judged_one_by_one(bench: JudgeBench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hang", "reason"),
-    [("while True: pass", "CPU"), ("import time; time.sleep(60)", "longer"), ("10 ** 10 ** 9", "")],
+    ("hang", "wall_s", "reason"),
+    [("while True: pass", 60, "CPU"), ("import time; time.sleep(60)", 3, "longer"), ("10 ** 10 ** 9", 3, "")],
 )
-def test_a_call_that_hangs_costs_that_test_only(bench: JudgeBench, hang: str, reason: str) -> None:
+def test_a_call_that_hangs_costs_that_test_only(
+    bench: JudgeBench, hang: str, wall_s: float, reason: str
+) -> None:
     source = f"def add(a, b):\n    if a == [1]:\n        {hang}\n    return a + b"
-    judged = bench.judge(source, ADD, test_cpu_s=1, test_wall_s=3)
+    judged = bench.judge(source, ADD, test_cpu_s=1, test_wall_s=wall_s)
     assert [str(t.verdict) for t in judged.tests] == ["passed", "timeout", "passed"]
     assert reason in judged.tests[1].reason
-    stopped = bench.verdicts(source, ADD, test_cpu_s=1, test_wall_s=3, stop_at_first_failure=True)
+    stopped = bench.verdicts(source, ADD, test_cpu_s=1, test_wall_s=wall_s, stop_at_first_failure=True)
     assert stopped == ["passed", "timeout", "not_run"]
 
 

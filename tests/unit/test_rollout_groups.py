@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from apprentice.config.schema import SamplingConfig
+from apprentice.data.problem import Problem
 from apprentice.errors import SandboxError
 from apprentice.rollout.groups import GroupSpec, sample_group, score
 from apprentice.rollout.ports import Verdict
@@ -193,7 +194,7 @@ async def test_a_truncated_rollout_is_scored_as_it_stands() -> None:
 
 async def test_a_verifier_that_breaks_makes_the_rollout_unusable_not_wrong() -> None:
     class Broken:
-        async def verify(self, response: str, gold: str) -> Verdict:
+        async def verify(self, response: str, problem: Problem) -> Verdict:
             raise SandboxError("no verifier")
 
     async def play(episode, seed):

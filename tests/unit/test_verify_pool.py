@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from apprentice.data.problem import Problem
 from apprentice.rollout.ports import Verdict, Verifier
 from apprentice.verify import RuleVerifier
 from apprentice.verify.pool import WorkerPool
+from apprentice.verify.problems import ProblemVerifier
 
 pytestmark = pytest.mark.unit
 
@@ -27,8 +29,9 @@ def verifier() -> Iterator[RuleVerifier]:
 
 
 def test_it_is_a_verifier(verifier: RuleVerifier) -> None:
-    port: Verifier = verifier
-    assert asyncio.run(port.verify(r"so \boxed{\frac{2}{4}}", "0.5")) == Verdict(
+    port: Verifier = ProblemVerifier(verifier)
+    problem = Problem("p", "half?", "0.5")
+    assert asyncio.run(port.verify(r"so \boxed{\frac{2}{4}}", problem)) == Verdict(
         "correct", r"\frac{2}{4}", "by value"
     )
 
