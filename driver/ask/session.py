@@ -135,10 +135,10 @@ class AskSession:
 
     def verifier(self) -> Callable[[Problem, str], Awaitable[Verdict]]:
         """Judges a response to a problem in this process, as the rollout actors judge theirs."""
-        verifier = problem_verifier(self.recipe, self.run.fleet.python)
+        judge = problem_verifier(self.run.config, self.run.fleet.python)
 
         async def verify(problem: Problem, response: str) -> Verdict:
-            return await verifier.verify(response, problem)
+            return await judge.verify(response, problem)
 
         return verify
 
