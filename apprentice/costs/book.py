@@ -87,6 +87,8 @@ class AccountTotals:
     under_way: int = 0
     unknown_usage: int = 0
     unpriced: int = 0
+    over_reservation: int = 0
+    """Attempts that the provider billed above their worst case: it did not hold the cap it was given."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
@@ -175,6 +177,7 @@ class Book:
             totals.unknown_usage -= 1
             totals.upper_bound -= before
             totals.cost += attempt.standing
+            totals.over_reservation += attempt.standing > (attempt.reserved or attempt.standing)
             totals.prompt_tokens += record.usage.prompt_tokens or 0
             totals.completion_tokens += record.usage.completion_tokens or 0
             totals.reasoning_tokens += record.usage.reasoning_tokens or 0

@@ -2,7 +2,7 @@
 
 What stands against a budget is the cost of attempts whose usage is known and the reservation of all others,
 so nothing that the provider may still charge is ever spent twice. Charges exceed a budget only where a
-provider bills more than the cap it was given; that is counted (:attr:`Ledger.over_reservation`).
+provider bills more than the cap it was given; that is counted (:attr:`.book.AccountTotals.over_reservation`).
 
 One process owns a ledger. Its methods may be called from any thread. What a method wrote is in the kernel
 when it returns and outlives the process; a reservation is on the disk before anything is sent, so that it
@@ -100,8 +100,6 @@ class Ledger:
             self._prices, self._limits = dict(prices), limits
             self._book = _replay(self._file.path)
             self._lock = threading.Lock()
-            self.over_reservation = 0
-            """Attempts that the provider billed above their worst case."""
             self.repeated_settlements = 0
             """Settlements of attempts that were settled already; they change nothing."""
             opened = Open(
@@ -237,7 +235,6 @@ class Ledger:
             if charged is None:
                 charged = entry.reserved
             elif entry.reserved is not None and charged > entry.reserved:
-                self.over_reservation += 1
                 _log.warning(
                     "attempt %d of %s was billed %s, above its worst case %s: the provider does not hold the "
                     "cap it was given, or counts more prompt tokens than the text can have",

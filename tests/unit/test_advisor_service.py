@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,13 @@ from apprentice.config.ask import (
     RecordedBackend,
 )
 from apprentice.config.parts import OpenAIBackend
-from apprentice.costs.book import ADVISOR, JUDGE
+from apprentice.costs.book import ADVISOR, JUDGE, AccountTotals
 from apprentice.costs.usage import Usage
 from apprentice.episodes.actions import AskAdvisor, JudgeQuery, QueryJudged
 from apprentice.errors import AdvisorError, ConfigError, DataError
 from apprentice.experts.engine import Completion
 from apprentice.experts.prompt import Message
+from serve._advisor_types import Question
 from tests.unit.test_experts_openai import Server, completion
 
 pytestmark = pytest.mark.unit
@@ -301,3 +305,22 @@ def test_the_prompt_bound_is_above_what_byte_level_tokenizers_count() -> None:
     assert bound("\ufdfa") == 256 + 33, "one character that is 18 when normalized"
     exact = AdvisorConfig(backend=ArithmeticBackend())
     assert prompt_bound(exact, advisor_messages("3 + 4")) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Question(ASK, "s", "k"),
+        Question(JudgeQuery("q", "p", "t", 1), "s"),
+        CallAnswer("7", "stop", 1, None, None, repeated=True),
+        CallRefused("run"),
+        AttemptRequest(advisor_messages("q"), 5, "id"),
+        AttemptReply("7", Usage(1, 2, 3, 4), "length", "r", True),
+        AttemptFailure("timeout", "m", True, Usage(), 1.5),
+        AccountTotals(calls=1, cost=Fraction(1, 10), outcomes=Counter({"ok": 1})),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_crosses_between_client_meter_and_replica_survives_pickling(value: Any) -> None:
+    again = pickle.loads(pickle.dumps(value))
+    assert again == value and type(again) is type(value)

@@ -185,7 +185,7 @@ def test_a_provider_that_exceeds_its_cap_is_charged_in_full_and_counted(
     reserve(ledger, call())
     ledger.settle(call(), 1, Usage(10, 1000), "ok", ANSWER)
     assert ledger.book().standing("run") == 6010
-    assert ledger.over_reservation == 1 and "above its worst case" in caplog.text
+    assert ledger.totals()[ADVISOR].over_reservation == 1 and "above its worst case" in caplog.text
 
 
 def test_a_successor_finds_everything_as_it_was(tmp_path: Path) -> None:
