@@ -27,9 +27,13 @@ __all__ = ["START_S", "LevelRefused", "Worker", "ZygoteDied"]
 
 _GRACE_S = 5.0
 START_S = 60.0
+# Before anything that takes time: 1 is PR_SET_PDEATHSIG, for the thread of the pool that started the process;
+# where the pool died before that, so does the process.
 _BOOT = (
+    "import ctypes, os, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0); "
+    "os.getppid() == {pool} or os._exit(1); "
     "import sys; sys.path.insert(0, {root!r}); from apprentice.sandbox.zygote import main; "
-    "sys.path.remove({root!r}); main({fd}, {layers!r}, {scratch!r}, {imports!r}, {pool})"
+    "sys.path.remove({root!r}); main({fd}, {layers!r}, {scratch!r}, {imports!r})"
 )
 
 
@@ -37,7 +41,7 @@ class ZygoteDied(Exception):
     """The zygote died or did not answer: nothing is known of the cell."""
 
 
-class LevelRefused(Exception):
+class LevelRefused(SandboxError):
     """This machine does not give the level; the message says at which step."""
 
 

@@ -70,14 +70,12 @@ def _warm() -> None:
         sympy.core.cache.clear_cache()
 
 
-def main(fd: int, layers: list[str], scratch: str, imports: list[str], pool: int) -> None:
+def main(fd: int, layers: list[str], scratch: str, imports: list[str]) -> None:
     """Entry point of the process: confine itself, import, serve on the inherited socket ``fd``.
 
-    ``pool``: pid of the process that started this one. ``scratch``: where cells run at level none, else "".
+    ``scratch``: where cells run at level none, else "". The worker has seen to it that this process dies with
+    the thread that started it.
     """
-    isolation.die_with_parent()
-    if os.getppid() != pool:
-        return  # it died before its death could end this process
     os.umask(0o022)
     sock = socket.socket(fileno=fd)
     confinement = isolation.Confinement([isolation.Layer(name) for name in layers], scratch)
@@ -89,7 +87,7 @@ def main(fd: int, layers: list[str], scratch: str, imports: list[str], pool: int
         _warm()
         base_bytes = _address_space()
         facts = confinement.settle()
-    except isolation.Refused as error:
+    except (isolation.Refused, OSError) as error:
         send(sock, {"refused": str(error)})
         return
     if scratch:

@@ -100,7 +100,7 @@ ORDINARY = {
 @pytest.mark.parametrize("what", ORDINARY)
 def test_ordinary_cells_work(cell: Cell, what: str) -> None:
     code, printed = ORDINARY[what]
-    result = cell(code)
+    result = cell(code, timeout=60.0)  # a first import takes its time where others work too
     assert (result.outcome, result.stdout.strip()) == (Outcome.OK, printed), result.traceback
 
 

@@ -7,6 +7,8 @@ import stat
 import sys
 import sysconfig
 
+from apprentice.sandbox.isolation.kernel import Refused
+
 __all__ = ["DEVICES", "links_of", "open_to_others", "readable"]
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -37,14 +39,18 @@ def _mapped() -> list[str]:
 
 
 def readable() -> list[str]:
-    """Existing paths that a cell may read, as they are named, without those that lie in another one."""
+    """Existing paths that a cell may read, as they are named, without those that lie in another one.
+
+    Raises:
+        Refused: the root folder is one of them.
+    """
     given = [path for path in (*_python(), *_SYSTEM, *_mapped()) if os.path.exists(path)]
     roots: list[str] = []
     for path in sorted({os.path.realpath(path) for path in given}):
         if not any(path == root or path.startswith(root + "/") for root in roots):
             roots.append(path)
     if "/" in roots:
-        raise ValueError("Python's folders include the root folder: nothing would be hidden")
+        raise Refused("Python's folders include the root folder: nothing would be hidden from cells")
     return roots + [path for path in given if os.path.realpath(path) != path]
 
 
