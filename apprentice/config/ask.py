@@ -191,6 +191,9 @@ class AskConfig(Strict):
     advisor: AdvisorConfig
     prices: PricesConfig = PricesConfig()
     budget: BudgetConfig = BudgetConfig()
+    llm_max_tokens: PositiveInt = Field(
+        16384, description="Response cap of the baseline in which the advisor solves the problems alone."
+    )
     key: str = Field("default", description="The key that this run's calls are charged to.")
     instructions: Literal["paper", "compact"] = "paper"
     max_asks: NonNegativeInt = Field(1, description="Calls to the advisor in one trajectory.")

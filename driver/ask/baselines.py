@@ -35,7 +35,7 @@ def run_baseline(session: AskSession, unit: Unit) -> None:
                     session.advisor,
                     verifier,
                     k=k,
-                    max_tokens=session.recipe.ask.advisor.max_tokens,
+                    max_tokens=session.recipe.ask.llm_max_tokens,
                     budget=unit.budget,
                     instructions=session.recipe.ask.instructions,
                     on_progress=on_progress,

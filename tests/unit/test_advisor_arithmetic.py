@@ -190,3 +190,10 @@ async def test_latency_and_injected_failures_end_before_any_token() -> None:
     failed = await answer(QUERY, failure_rate=1.0)
     assert isinstance(failed, AttemptFailure)
     assert (failed.kind, failed.usage) == ("injected", Usage(0, 0, 0, 0)), "a known zero"
+
+
+def test_a_whole_problem_is_answered_in_the_form_that_it_asks_for() -> None:
+    """What the baseline without a reasoner sends: its replies are verified like the reasoner's."""
+    query = "End with: Answer: \\boxed{answer}\n\nState the final answer to: 5 - 4 + 5 ="
+    assert advice(query).endswith("\nResult: 6\nAnswer: \\boxed{6}")
+    assert advice(f"{query} Give only the result.") == "6\nAnswer: \\boxed{6}"
