@@ -119,6 +119,7 @@ def _evaluate_set(
     items = [by_id[problem.problem_id] for problem in problems if problem.problem_id in by_id]
     write_results(results, items)
     metrics = {**trajectory_metrics(trajectories), **(counter_metrics(counters) if counters else {})}
+    metrics |= run.fleet.client_metrics()
     run.log(f"evaluate/{label}/{problem_set.name}", run.fleet.version, metrics)
     return items
 

@@ -82,9 +82,8 @@ def collect(run: Run) -> None:
             )
             chunk = trajectories_from_table(result.table)
             run.folder.write_trajectories(SAMPLED_STAGE, start, chunk)
-            run.log(
-                "stage2_collect", start, {**trajectory_metrics(chunk), **counter_metrics(result.counters)}
-            )
+            metrics = {**trajectory_metrics(chunk), **counter_metrics(result.counters)}
+            run.log("stage2_collect", start, {**metrics, **run.fleet.client_metrics()})
             sampled.extend(chunk)
     candidates, report = select(sampled, run.codec, run.config)
     run.folder.write_trajectories(CANDIDATE_STAGE, 0, candidates)

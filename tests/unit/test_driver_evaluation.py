@@ -41,6 +41,9 @@ class Fleet:
         self.sampled: list[str] = []
         self.calls = 0
 
+    def client_metrics(self) -> dict[str, float]:
+        return {"sandbox/cells": 7.0}
+
     def sample(
         self, problems: Sequence[Problem], *, mode: str, samples: int, sampling: Any, step: int, what: str,
         max_rollout_tokens: int, on_progress: Any, on_groups: Any,
@@ -128,6 +131,7 @@ def test_h17_thirty_problems_on_four_workers_are_thirty_results(folder: RunFolde
     assert len(trajectories) == len({t.trajectory_id for t in trajectories}) == 2 * PROBLEMS
     assert fleet.calls == 4  # 8 + 8 + 8 + 6
     assert logged["accuracy"] == 0.5
+    assert logged["sandbox/cells"] == 7.0
 
 
 def test_after_a_crash_only_what_is_missing_is_sampled(folder: RunFolder, tmp_path: Path) -> None:
