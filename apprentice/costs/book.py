@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 
 from apprentice.costs.limits import Limits
@@ -98,6 +98,13 @@ class AccountTotals:
     refused_by: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     """Settled attempts by what became of them: ``ok``, ``timeout``, ``lost_to_reasoning``, ..."""
+
+    def numbers(self) -> dict[str, float]:
+        """For logs and JSON: every sum, ``refused/<budget>`` and ``outcome/<name>``."""
+        sums = {field.name: float(getattr(self, field.name)) for field in fields(self)[:-2]}
+        refused = {f"refused/{budget}": float(n) for budget, n in sorted(self.refused_by.items())}
+        outcomes = {f"outcome/{name}": float(n) for name, n in sorted(self.outcomes.items())}
+        return sums | refused | outcomes
 
 
 class Book:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from apprentice.advisors.metered import CallAnswer
 from apprentice.advisors.service import AdvisorService, open_ledger
+from apprentice.advisors.types import AttemptRequest, AttemptResult
 from apprentice.costs.book import ADVISOR, Book
 from apprentice.costs.ledger import read_book
 from apprentice.costs.reconcile import LogEntry, read_advisor_log, reconcile, settle_from_log
@@ -108,6 +110,35 @@ async def test_one_call_sent_by_64_callers_at_once_runs_once(tmp_path: Path) -> 
     got = await asyncio.gather(*(service.ask(question(0)) for _ in range(CALLERS)))
     assert len(paid.log) == 1 and {a.text for a in got if isinstance(a, CallAnswer)} == {"execution 1"}
     assert ledger.totals()[ADVISOR].attempts == 1
+    await service.close()
+
+
+async def test_nothing_is_sent_before_its_reservation_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "ledger.jsonl", [0]
+    real = os.fdatasync
+
+    def sync(fd: int) -> None:
+        size = os.fstat(fd).st_size
+        real(fd)
+        synced.append(size)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    paid = PaidInProcess(faults=("ok", "busy"))
+
+    async def send(request: AttemptRequest, timeout_s: float) -> AttemptResult:
+        on_disk = path.read_bytes()[: max(synced)].decode()
+        reserved = [json.loads(line) for line in on_disk.splitlines()]
+        ids = {CallId(*row["call"]).request_id(row["attempt"]) for row in reserved if row["op"] == "reserve"}
+        assert request.request_id in ids
+        return await paid.send(request, timeout_s)
+
+    ledger = open_ledger(config_for(per_run=1e6), path)
+    service = AdvisorService(config_for(per_run=1e6), ledger, send, rng=random.Random(0))
+    got = await asyncio.gather(*(service.ask(question(i)) for i in range(CALLERS)), return_exceptions=True)
+    assert all(isinstance(a, CallAnswer) or getattr(a, "kind", "") == "http_429" for a in got)
+    assert len(synced) - 2 < ledger.totals()[ADVISOR].attempts, "those who wait together share a sync"
     await service.close()
 
 

@@ -57,6 +57,9 @@ def test_a_call_is_reserved_at_its_worst_case_and_settled_at_its_usage(tmp_path:
     assert (totals.calls, totals.answered, totals.attempts, totals.under_way) == (1, 1, 1, 0)
     assert (totals.prompt_tokens, totals.completion_tokens, totals.reasoning_tokens) == (10, 5, 2)
     assert (totals.cached_tokens, totals.cost, totals.upper_bound, totals.unknown_usage) == (4, 40, 0, 0)
+    numbers = totals.numbers()
+    assert (numbers["cost"], numbers["answered"], numbers["outcome/ok"]) == (40.0, 1.0, 1.0)
+    assert json.loads(json.dumps(numbers)) == numbers
 
 
 def test_unknown_usage_stays_charged_as_an_upper_bound_and_is_reported_so(tmp_path: Path) -> None:
