@@ -29,6 +29,7 @@ def spawn(
     factory: TurnsFactory | None = None,
     dtype: str = "float32",
     experts: Any = None,
+    verifier: Any = None,
 ) -> Any:
     """A started rollout worker on the CPU; wait for ``start`` yourself."""
     config = RolloutConfig(
@@ -47,7 +48,7 @@ def spawn(
         build_episodes=(factory or TurnsFactory()).build,
         experts=experts or EchoExpert(),
         python=EchoPython(),
-        verifier=EqualityVerifier(),
+        verifier=verifier or EqualityVerifier(),
         version=version,
     )
     env = engine_env(config, on_gpu=False, threads=1)
