@@ -38,7 +38,7 @@ class Nodes:
             initialize_head=True, head_node_args={"num_cpus": 0, "temp_dir": folder, **store}
         )
         self.workers = [self.cluster.add_node(num_cpus=2, **store) for _ in range(2)]
-        self.cluster.wait_for_nodes(timeout=120)
+        self.cluster.wait_for_nodes(timeout=180)
         self.ids = [node.node_id for node in self.workers]
 
 
@@ -80,12 +80,12 @@ def run_from(node: str, client: SandboxPoolClient, cells: list[str]) -> list[str
 
     where = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(caller).options(num_cpus=0, scheduling_strategy=where)
-    answer: list[str] = ray.get(task.remote(client), timeout=120)
+    answer: list[str] = ray.get(task.remote(client), timeout=180)
     return answer
 
 
 def cells_run(handles: dict[str, Any]) -> list[int]:
-    counts = ray.get([pool.metrics.remote() for pool in handles.values()], timeout=60)
+    counts = ray.get([pool.metrics.remote() for pool in handles.values()], timeout=180)
     return [count.get("outcome/ok", 0) for count in counts]
 
 
@@ -95,7 +95,7 @@ def test_every_node_with_cpus_gets_a_pool_of_its_own(
     handles, places = pools
     assert list(handles) == ["sandbox-0", "sandbox-1"]
     assert sorted(places) == sorted(nodes.ids), "the head has no CPU to give"
-    answers = ray.get([pool.ready.remote() for pool in handles.values()], timeout=120)
+    answers = ray.get([pool.ready.remote() for pool in handles.values()], timeout=180)
     assert [answer["node"] for answer in answers] == places
     assert [answer["workers"] for answer in answers] == [1, 1], "one cell for each CPU of a pool"
 
@@ -122,7 +122,7 @@ async def test_the_runs_metrics_hold_level_and_restarts_and_outlast_a_dead_pool(
 ) -> None:
     handles, places = pools
     fleet = Fleet(config=CONFIG, pools=handles)
-    first = ray.get(handles["sandbox-0"].ready.remote(), timeout=60)
+    first = ray.get(handles["sandbox-0"].ready.remote(), timeout=180)
     quiet = await asyncio.to_thread(fleet.client_metrics)
     assert quiet == {
         f"sandbox/pools/{first['level']}": 2.0,
@@ -135,7 +135,7 @@ async def test_the_runs_metrics_hold_level_and_restarts_and_outlast_a_dead_pool(
     assert just_killed["sandbox/pools/silent"] + just_killed["sandbox/pools/restarted"] == 1.0
     client = SandboxPoolClient(list(handles.values()), CONFIG.sandbox, nodes=places)
     assert (await client.run("print('on')")).text == "on"
-    ray.get(handles["sandbox-0"].ready.remote(), timeout=60)
+    ray.get(handles["sandbox-0"].ready.remote(), timeout=180)
     again = await asyncio.to_thread(fleet.client_metrics)
     assert (again["sandbox/pools/silent"], again["sandbox/pools/restarted"]) == (0.0, 1.0)
 
@@ -149,6 +149,6 @@ async def test_the_pool_of_a_lost_node_is_restarted_on_another_and_its_cell_runs
     running = asyncio.create_task(client.run("import time\ntime.sleep(2)\nprint('done')"))
     await asyncio.sleep(1.0)
     await asyncio.to_thread(nodes.cluster.remove_node, nodes.workers[lost], allow_graceful=False)
-    assert (await asyncio.wait_for(running, 120)).text == "done"
-    answer = ray.get(handles["sandbox-1"].ready.remote(), timeout=60)
+    assert (await asyncio.wait_for(running, 180)).text == "done"
+    answer = ray.get(handles["sandbox-1"].ready.remote(), timeout=180)
     assert answer["node"] == places[0]
