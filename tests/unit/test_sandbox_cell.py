@@ -91,6 +91,8 @@ ENDED = [
 @pytest.mark.parametrize(("code", "outcome", "detail"), ENDED)
 def test_how_a_cell_ended(cell, code: str, outcome: str, detail: str) -> None:  # type: ignore[no-untyped-def]
     result = cell(code)
+    if result.level == "B" and code.startswith("open('f'"):
+        detail = "PermissionError"  # no folder to write in
     assert (result.outcome, result.detail) == (outcome, detail)
     assert result.attempts == 1, "the worker survived it"
 
@@ -161,9 +163,11 @@ def test_text_that_looks_like_control_tokens_stays_text(cell) -> None:  # type: 
 
 
 def test_nothing_is_kept_between_cells(cell) -> None:  # type: ignore[no-untyped-def]
-    assert cell("x = 1\nimport math\nmath.pi = 3\nopen('left', 'w').close()\nx").ok
+    assert cell("x = 1\nimport math\nmath.pi = 3\nx").ok
     assert model_text(cell("x")).endswith("NameError: name 'x' is not defined")
-    assert model_text(cell("import math, os\nmath.pi, os.listdir()")) == "(3.141592653589793, [])"
+    assert model_text(cell("import math\nmath.pi")) == "3.141592653589793"
+    if cell("open('left', 'w').close()").level != "B":  # which gives no folder to write in
+        assert model_text(cell("import os\nos.listdir()")) == "[]"
 
 
 def test_random_numbers_differ_between_cells_and_hashes_do_not(cell) -> None:  # type: ignore[no-untyped-def]
