@@ -230,13 +230,16 @@ def test_after_the_end_the_journal_keeps_the_results_and_the_trajectories_lie_in
 def test_a_crash_between_the_trajectories_file_and_the_end_of_the_journal_doubles_nothing(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch, pytest.raises(InfrastructureError):
-        patch.setattr(ResultJournal, "settle", lambda self: (_ for _ in ()).throw(InfrastructureError("x")))
-        evaluate(folder, Fleet(drops="p3"))
-    evaluate(folder, Fleet(drops="p3"))
-    again = Fleet()
-    evaluate(folder, again)
-    assert again.sampled == ["p3"]
+    def crash(journal: ResultJournal) -> None:
+        raise InfrastructureError("the disk is full")
+
+    # Once with nothing settled yet, and once with a problem that came after the others were.
+    for first, then in ((Fleet(drops="p3"), Fleet(drops="p3")), (Fleet(), Fleet())):
+        with monkeypatch.context() as patch, pytest.raises(InfrastructureError):
+            patch.setattr(ResultJournal, "settle", crash)
+            evaluate(folder, first)
+        evaluate(folder, then)
+    assert (first.sampled, then.sampled) == (["p3"], [])
     found = folder.read_trajectories("evaluate_collaborative")
     assert len(found) == len({t.trajectory_id for t in found}) == 2 * PROBLEMS
 
