@@ -11,7 +11,7 @@ who waits                    for what                     who ends the wait
                                                           call's deadline
 the meter                    a place, then an attempt     the replica; its death; the attempt's timeout
 a replica                    the backend                  the backend; the attempt's timeout
-a new meter                  the ledger's lock            the end of the old meter; 30 s
+a new meter                  the ledger's lock            the end of the old meter; 10 s
 ``deploy_advisor``           the app running              Serve; ``timeout_s``; a deployment that failed
 ===========================  ===========================  ====================================================
 
@@ -114,7 +114,7 @@ def build_advisor_app(
         health_check_period_s=2.0,
         graceful_shutdown_timeout_s=5.0,
         graceful_shutdown_wait_loop_s=0.2,
-        max_constructor_retry_count=3,
+        max_constructor_retry_count=2,
         logging_config=_QUIET,
     )
     answering = made_of if runs_in_meter(advisor) else replicas.bind(*made_of)

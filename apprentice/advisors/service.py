@@ -34,7 +34,7 @@ def check_ask(config: AskConfig) -> None:
         )
 
 
-def open_ledger(config: AskConfig, path: str | Path, *, lock_timeout_s: float = 30.0) -> Ledger:
+def open_ledger(config: AskConfig, path: str | Path, *, lock_timeout_s: float = 10.0) -> Ledger:
     """The ledger of a run. A judge at another endpoint has prices only if the recipe gives it some.
 
     Raises:
