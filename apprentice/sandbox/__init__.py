@@ -5,8 +5,8 @@ module           what it does
 ===============  ==========================================================================================
 ``outcome``      what can become of a cell, and whose fault it was; :class:`~.outcome.CellResult`
 ``cell``         runs inside the child: Jupyter semantics of one stateless cell
-``program``     the same for a whole program with a standard input; ``program_calls`` for calls of a
-                solution's functions, ``program_asserts`` for their tests, ``program_values`` between these
+``program``      the same for a whole program with a standard input; ``program_calls`` for calls of a
+                 solution's functions, ``program_asserts`` for their tests, ``program_values`` between the two
 ``isolation``    the layers between a cell and the machine: level A, B or none; rlimits in all of them
 ``refused``      what a cell reads that tries to start a process
 ``zygote``       one single-threaded process per worker; forks a child per cell
