@@ -6,7 +6,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 
 from apprentice.config.parts import OptimizerConfig
 from apprentice.config.schema import Config
@@ -32,13 +34,14 @@ from driver.cluster import cluster
 from driver.context import Run
 from driver.fleet import Fleet
 from driver.watchdog import Watchdog
-from serve.advisor import deploy_advisor
+from serve.advisor import ServeAdvisorClient, deploy_advisor
 
 __all__ = ["run_ask"]
 
 _log = logging.getLogger(__name__)
 
 LEDGER_FILE = "ask/ledger.jsonl"
+TOTALS_FILE = "ask/advisor.json"
 
 
 def run_ask(config: Config, folder: RunFolder, address: str | None) -> Run:
@@ -154,7 +157,21 @@ def _running(
         finally:
             run.fleet.stop()
             run.config = config
-            folder.write_json("ask/advisor.json", advisor.metrics())
+            _keep_totals(folder, advisor)
+
+
+def _keep_totals(folder: RunFolder, advisor: ServeAdvisorClient) -> None:
+    """The ledger's sums by account: calls, tokens, cost, and what is unknown."""
+    try:
+        totals = {account: found.numbers() for account, found in advisor.totals().items()}
+    except (
+        TimeoutError,
+        RayError,
+        RayServeException,
+    ) as error:  # the file itself stands: `apprentice.costs.ledger.read_book` reads it
+        _log.warning("the ledger's owner does not answer, so %s is not written: %s", TOTALS_FILE, error)
+        return
+    folder.write_json(TOTALS_FILE, totals)
 
 
 def _planted(config: Config, sets: ProblemSets) -> tuple[list[Problem], dict[str, list[Problem]]]:
@@ -183,8 +200,3 @@ def _check_ids(problems: list[Problem]) -> None:
                 f"the id {problem.problem_id!r} stands on two different problems of this run's sets: rename "
                 "the ids in one of the files"
             )
-
-
-def ledger_path(folder: RunFolder) -> Path:
-    """Where the run's ledger lies."""
-    return folder.path / LEDGER_FILE
