@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,26 @@ from apprentice.tokens import ChatCodec
 from apprentice.trajectory import Owner
 from tests.ask_episode_kit import asks
 from tests.episode_kit import merging_codec, plain_codec, qwen_codec, tiny_codec
+from tests.tiny import make_tiny_tokenizer
 from tests.unit.codecs import hostile_text
 
 pytestmark = pytest.mark.unit
 
-CODECS = {"qwen": qwen_codec, "tiny": tiny_codec, "plain": plain_codec, "merging": merging_codec}
+
+@cache
+def quoting_codec() -> ChatCodec:
+    """A vocabulary whose tokens join the opening quote with what follows it, as Qwen's do."""
+    corpus = [asks("$x$"), asks("\\frac"), asks('"a"')] * 4
+    return ChatCodec(make_tiny_tokenizer(corpus, vocab_size=420))
+
+
+CODECS = {
+    "qwen": qwen_codec,
+    "tiny": tiny_codec,
+    "plain": plain_codec,
+    "merging": merging_codec,
+    "quoting": quoting_codec,
+}
 QUERIES = [
     "What is 7 * 8?",
     "$x$?",
@@ -195,6 +211,12 @@ def test_the_quote_that_merges_with_the_first_character_is_written_anew() -> Non
     ]
     plain = site_of(codec, sampled_turn(codec, "What?"))
     assert plain.lead == "" and codec.decode(sampled_turn(codec, "What?")[: plain.position]).endswith('": "')
+
+
+def test_a_lead_is_written_anew_in_any_vocabulary() -> None:
+    codec = quoting_codec()
+    leads = {own: site_of(codec, sampled_turn(codec, own)).lead for own in ("$x$", "\\frac", '"a"', "What?")}
+    assert leads == {"$x$": ' "', "\\frac": ' "', '"a"': ' "', "What?": ""}
 
 
 def test_the_closing_tag_is_the_control_token() -> None:
