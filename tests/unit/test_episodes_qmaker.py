@@ -287,7 +287,13 @@ def test_only_valid_calls_give_states() -> None:
         AskWorld(codec, turns).play(new_ask("ask_stop", codec))
         for turns in ([ANSWER], [asks(3), ANSWER], [asks(3), OWN])
     ]
-    lost = AskWorld(codec, [OWN], advisor=lambda r: AdvisorFailed("x", "y")).play(new_ask("ask", codec))
+    episode = new_ask("ask", codec)
+    episode.start()
+    episode.step(sampled(codec.encode_markup(OWN), "stop"))
+    episode.step(reply())
+    episode.step(EngineFailed("gone"))
+    lost = episode.result()
+    assert lost.status is Status.UNUSABLE and [c.error for c in lost.calls] == [""]
     (state,) = ask_states([*made, lost], [PROBLEM], codec)
     assert state.token_ids == tuple(made[2].token_ids[: made[2].calls[1].position].tolist())
     assert "Error: " in codec.decode(state.token_ids)
