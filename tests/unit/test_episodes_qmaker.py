@@ -103,8 +103,7 @@ def test_logprobs_and_versions_are_exactly_where_the_policy_sampled(codec: ChatC
     assert tuple(world.prompts[-1].prompt_ids) == tuple(trajectory.token_ids[: -len(last)].tolist())
 
 
-def test_qmaker_reads_the_state_and_never_the_reasoners_query() -> None:
-    codec = qwen_codec()
+def test_qmaker_reads_the_state_and_never_the_reasoners_query(codec: ChatCodec) -> None:
     world = qmaker_world(codec)
     world.play(new_ask("ask_qmaker", codec, ask=ask_config(instructions="paper")))
     generate = world.prompts[1]
