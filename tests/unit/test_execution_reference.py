@@ -136,8 +136,7 @@ def test_livecodebenchs_smoke_rows_pass_by_hand_and_fail_when_spoiled() -> None:
             tests = CodeTests.from_text(plain_code_row(row)["code_tests"])
             judged = bench.judge(SOLUTIONS[row["id"]], tests)
             assert judged.passed, (row["id"], judged.tests)
-            wrong = (
-                SOLUTIONS[row["id"]].replace("max(", "min(").replace("// 11", "// 12").replace("+= ", "-= ")
-            )
+            wrong = SOLUTIONS[row["id"]].replace("max(", "min(").replace("// 11", "// 12")
+            wrong = wrong.replace("+= seen", "-= seen").replace("matched += 1", "matched += 2")
             assert wrong != SOLUTIONS[row["id"]]
             assert not bench.judge(wrong, tests).passed, row["id"]
