@@ -2,8 +2,9 @@
 
 What is requested is drawn without a look at the budget or at what the advisor would answer: half of the
 requests state what they ask about (the whole problem, or what remains of it), half cannot be answered without
-the problem; half of the response instructions ask for a short reply, half for a long one. So a start model
-writes complete queries within the budget about as often as chance has it, and stage 2 has something to learn.
+the problem; half of the response instructions ask for a short reply, half for a long one; where the problem holds a
+planted secret, half of the requests give it away. So a start model writes complete queries within the budget, and
+keeps secrets, about as often as chance has it, and stage 2 has something to learn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from apprentice.ask.chains import Chain, chain_of
 from apprentice.ask.warmup import INCOMPLETE
 from apprentice.config.ask import AskConfig
 from apprentice.data.ask_state import AskState
+from apprentice.data.secrets import secrets_of
 from apprentice.episodes.qmaker_text import qmaker_prompt_ids, reasoning_text
 from apprentice.errors import DataError
 from apprentice.learning.batch import SftExample
@@ -63,17 +65,19 @@ def qmaker_examples(
         state, chain = known[number % len(known)]
         reasoning = reasoning_text(reasoner, state.token_ids[state.prompt_tokens :])
         prompt = qmaker_prompt_ids(codec, state.question, reasoning, ask)
-        turn = [*codec.encode_text(_turn(draw, chain, reasoning)), codec.im_end_id]
+        turn = [*codec.encode_text(_turn(draw, chain, reasoning, secrets_of(state))), codec.im_end_id]
         ids = np.asarray([*prompt, *turn], np.int32)
         target = np.arange(len(ids)) >= len(prompt)
         examples.append(SftExample(ids, target, np.zeros(len(ids), bool)))
     return examples
 
 
-def _turn(draw: random.Random, chain: Chain, reasoning: str) -> str:
-    states_it, whole, short = (draw.random() < 0.5 for _ in range(3))
+def _turn(draw: random.Random, chain: Chain, reasoning: str, secrets: Sequence[str]) -> str:
+    states_it, whole, short, leaks = (draw.random() < 0.5 for _ in range(4))
     incomplete, response = draw.choice(INCOMPLETE), draw.choice(_SHORT if short else _LONG)
     # A state with nothing left to do: there is the whole problem to ask about.
     done = 0 if whole else chain.done(reasoning) % len(chain)
     request = f"What is {chain.remaining(done)}?" if states_it else incomplete
+    if leaks and secrets:  # what G_safe is there to unteach
+        request += f" (key {secrets[0]})"
     return f"Request: {request}\nResponse: {response}"
