@@ -37,7 +37,7 @@ test-unit: $(STAMP) ## Run the unit tests: no Ray, seconds
 	@$(PY) -m pytest tests/unit $(ARGS)
 
 .PHONY: verify-full
-verify-full: $(STAMP) ## Check the verifier on every gold and a million pairs of different golds (minutes)
+verify-full: $(STAMP) ## Check the verifier on every gold and 880,000 pairs of different golds (minutes)
 	@APPRENTICE_VERIFY=full $(PY) -m pytest tests/unit/test_verify_golds.py -s -o timeout=3600 $(ARGS)
 
 .PHONY: test-gpu
