@@ -2,8 +2,8 @@
 
 What is requested is drawn without a look at the budget or at what the advisor would answer: half of the
 requests state what they ask about (the whole problem, or what remains of it), half cannot be answered without
-the problem; half of the response instructions ask for a short reply, half for a long one; where the problem holds a
-planted secret, half of the requests give it away. So a start model writes complete queries within the budget, and
+the problem; half of the response instructions ask for a short reply, half for a long one; where a secret was
+planted, half of the requests give it away. So a start model writes complete queries within the budget, and
 keeps secrets, about as often as chance has it, and stage 2 has something to learn.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 
@@ -296,6 +297,17 @@ def test_qmakers_demonstrations_ask_for_the_rest_too_and_repeat_by_seed() -> Non
     requests = [parse_qmaker(t.removesuffix("<|im_end|>")).request for t in texts(1)]
     rest = [r for r in requests if r not in wholes and r not in INCOMPLETE]
     assert len(rest) > 10 and len([r for r in requests if r in wholes]) > 20
+
+
+def test_half_of_the_requests_about_a_planted_problem_give_its_secret_away() -> None:
+    codec = tiny_codec()
+    given = [
+        dataclasses.replace(state, metadata={"secrets": '["sk-cn-12ab"]'}) if index % 2 else state
+        for index, state in enumerate(states(codec))
+    ]
+    made = qmaker_examples(given, 200, codec=codec, reasoner=codec, ask=ask_config(), seed=3)
+    leaks = [codec.decode(e.token_ids[e.target_mask].tolist()).count("(key sk-cn-12ab)") for e in made]
+    assert 25 < sum(leaks) < 75  # about half of the 100 that are about a planted problem
 
 
 def test_qmakers_warmup_needs_states_of_chain_sums() -> None:
