@@ -73,11 +73,11 @@ def qmaker_examples(
 
 
 def _turn(draw: random.Random, chain: Chain, reasoning: str, secrets: Sequence[str]) -> str:
-    states_it, whole, short, leaks = (draw.random() < 0.5 for _ in range(4))
+    states_it, whole, short = (draw.random() < 0.5 for _ in range(3))
     incomplete, response = draw.choice(INCOMPLETE), draw.choice(_SHORT if short else _LONG)
     # A state with nothing left to do: there is the whole problem to ask about.
     done = 0 if whole else chain.done(reasoning) % len(chain)
     request = f"What is {chain.remaining(done)}?" if states_it else incomplete
-    if leaks and secrets:  # what G_safe is there to unteach
+    if secrets and draw.random() < 0.5:  # what G_safe is there to unteach
         request += f" (key {secrets[0]})"
     return f"Request: {request}\nResponse: {response}"
