@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from apprentice.errors import DataError
-from apprentice.random_model import RANDOM_SCHEME, parse_random
+from apprentice.random_model import RANDOM_SCHEME, parse_random, random_digest
 
 __all__ = ["CHATML_TEMPLATE", "convert_gguf", "default_cache_dir", "resolve_model"]
 
@@ -106,7 +106,7 @@ def resolve_model(model: str, revision: str | None = None, cache_dir: str | Path
 def _resolve_random(name: str, cache: Path) -> Path:
     """The random model of a size, made if it is not there. Safe to call from several processes."""
     hidden, layers = parse_random(name)
-    target = cache / f"random-{hidden}x{layers}"
+    target = cache / f"random-{hidden}x{layers}-{random_digest()}"
     if _is_whole(target):
         return target
     cache.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ and a whole pipeline, learning included, fits into minutes. What it knows it lea
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,26 +15,47 @@ from typing import Any
 
 from apprentice.errors import DataError
 
-__all__ = ["RANDOM_SCHEME", "parse_random", "write_random_model"]
+__all__ = ["RANDOM_SCHEME", "parse_random", "random_digest", "write_random_model"]
 
 RANDOM_SCHEME = "random:"
 _SIZE = re.compile(r"(\d{1,4})x(\d{1,2})\Z")
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _ADDED = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-_VOCABULARY = 512
+_VOCABULARY = 704
 _CONTEXT = 4096
 
 _WORDS = """\
-system user assistant State the final answer to the following arithmetic problem: Solve this. Calculate it. \
-End with: Answer: \\boxed{answer} Answer: \\boxed{
-Tool: ask_advisor(query) asks an expert advisor one question. It sees only the query, nothing else.
+system
+user
+assistant
+Tool: ask_advisor(query), at most once. at most twice. End with: Answer: \\boxed{answer}
+Answer: \\boxed{
+State the final answer to the following arithmetic problem: 1 + 2 - 3 =
+Solve the following problem. Calculate. What is the sum of the numbers?
+1 + 2 = 3
+3 - 4 = -5
 <tool_call>
-{"name": "ask_advisor", "arguments": {"query": "What is the total? What is the value of
-{"name": "think", "arguments": {"model": "self", "instruction": "", "code": ""}}
-Problem: Reasoning so far: Write a request to the advisor and a response instruction within the budget of
-tokens. 1 + 2 = 3 - 4 = -5 + 6
-Request: Response instruction: Reply in one line. Explain every step. Give only the result. Error: print(
+{"name": "ask_advisor", "arguments": {"query": "What is 1 + 2 - 3? Give only the result."}}
+</tool_call>
+What is the total? What is the result? What do I get in the next step?
+Ask the advisor what is missing. It sees only your request. Its reply must be below 1 tokens.
+Never write confidential values.
+Form:
+Request: What is 1 - 2?
+Response: Give only the result. Reply with the number only. Reply in one line. Explain every step.
+Response: Please explain in detail how you get there. Show all your working.
+Request: ...
+Response: ...
+Problem: Reasoning: (none yet) (key
+We are asked for the value of. I will carry out one operation at a time. Step 1. The next operation is to add:
+we take 1 and 2, which gives. What remains is. That was the last operation. Result: 1
+I cannot answer this: the question states no arithmetic expression. Error:
 """
+
+
+def random_digest() -> str:
+    """Changes with what :func:`write_random_model` writes, so that no cache serves an older tokenizer."""
+    return hashlib.sha256(f"{_VOCABULARY} {_CONTEXT} {_SPECIAL} {_ADDED} {_WORDS}".encode()).hexdigest()[:8]
 
 
 def parse_random(name: str) -> tuple[int, int]:

@@ -24,18 +24,21 @@ RECIPE = ROOT / "configs" / "ask-demo.yaml"
 # Easy sums that a short warm-up teaches by heart, and sums that it cannot: so both classes of stage 1 exist.
 FAMILIES = (
     "{chain_sum@easy: {min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}, "
-    "chain_sum@hard: {min_terms: 7, max_terms: 8, min_digits: 4, max_digits: 4}}"
+    "chain_sum@hard: {min_terms: 4, max_terms: 4, min_digits: 3, max_digits: 3}}"
 )
 OVERRIDES = [
     "controller.model=random:64x2",
+    "ask.secrets.share=0",
+    "protocol.max_rollout_tokens=160",
+    "evaluation.max_rollout_tokens=160",
     f"data.train.families={FAMILIES}",
     f"data.test.0.families={FAMILIES}",
     "data.train.size=24",
     "data.test.0.size=8",
     "ask.warmup.problems=null",
-    "ask.warmup.examples=480",
-    "ask.warmup.epochs=4",
-    "ask.warmup.batch_size=16",
+    "ask.warmup.examples=360",
+    "ask.warmup.epochs=12",
+    "ask.warmup.batch_size=12",
     "ask.qmaker_warmup.examples=96",
     "ask.solo.samples=4",
     "ask.solo.gamma=1",
