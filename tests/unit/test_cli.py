@@ -294,12 +294,15 @@ def test_config_list_names_each_recipe_with_its_first_line(capsys: pytest.Captur
     assert main(["config", "list", str(ROOT / "configs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [Path(line.split()[0]).name for line in lines] == [
+        "ask-7b-code.yaml",
+        "ask-7b-math.yaml",
+        "ask-demo.yaml",
         "demo.yaml",
         "rivet-1.7b.yaml",
         "rivet-4b.yaml",
         "tiny.yaml",
     ]
-    assert "RIVET-4B: " in lines[2]
+    assert "RIVET-4B: " in lines[5]
 
 
 def test_config_explain_tells_type_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
