@@ -123,7 +123,7 @@ def _tokenizer(corpus: Sequence[str], template: str) -> Any:
     raw.train_from_iterator(corpus, trainer)
     raw.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in _SPECIAL])
     raw.add_tokens([AddedToken(t, special=False, normalized=False) for t in _ADDED])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=raw,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",

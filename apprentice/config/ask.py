@@ -154,7 +154,7 @@ class SecretsConfig(Strict):
 
 
 class AskStageConfig(Strict):
-    """One of the three reinforcement-learning stages (appendix D.1: 8 rollouts a prompt, 256 or 128 prompts)."""
+    """One of the three reinforcement-learning stages (D.1: 8 rollouts a prompt, 256 or 128 prompts)."""
 
     steps: NonNegativeInt = 100
     prompts_per_step: PositiveInt = 128

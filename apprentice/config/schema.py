@@ -117,7 +117,7 @@ class ProtocolConfig(Strict):
         Literal["string_arguments", "extra_braces", "raw_newlines", "missing_close", "bare_json"], ...
     ] = Field(
         ("string_arguments",),
-        description="What a tool call may lack of strict JSON between tags (docs/tool-calls.md); [] is strict.",
+        description="What a call may lack of strict JSON between tags (docs/tool-calls.md); [] is strict.",
     )
 
 

@@ -88,4 +88,3 @@ def test_advantages_of_stage_3_are_eq_10_normalized_a_segment_at_a_time() -> Non
     assert third == pytest.approx(np.full(13, expected[2]), rel=1e-5)
     assert fourth == pytest.approx(np.full(13, expected[3]), rel=1e-5)
     assert not found[1].any()  # both right, neither called: nothing to learn
-
