@@ -277,19 +277,19 @@ def moves_of_tiny_updates(model: str, steps: int, rate: float) -> list[tuple[np.
     return out
 
 
-def test_bfloat16_updates_of_1e_6_do_not_vanish(base: Path) -> None:
-    """Half the spacing of bfloat16 at 0.02 is 6e-5: without float32 masters no step of 1e-6 would show."""
+def test_bfloat16_updates_far_below_the_spacing_do_not_vanish(base: Path) -> None:
+    """Half the spacing of bfloat16 at 0.02 is 6e-5: without float32 masters no step of 3e-6 would show."""
     import ray
 
     task = ray.remote(max_calls=1)(moves_of_tiny_updates).options(
         num_cpus=0.5, runtime_env={"env_vars": learner_env(threads=1)}
     )
     # A CPU without bfloat16 instructions takes most of a second a step.
-    for before, moved in ray.get(task.remote(str(base), 50, 1e-6), timeout=4 * DEADLINE_S):
+    for before, moved in ray.get(task.remote(str(base), 50, 3e-6), timeout=4 * DEADLINE_S):
         large = np.abs(before) > 0.016
         assert large.sum() > 200
-        assert np.mean(moved[large] > 0) > 0.1
-        assert moved[large].mean() == pytest.approx(50e-6, rel=0.5)
+        assert np.mean(moved[large] > 0) > 0.3
+        assert moved[large].mean() == pytest.approx(150e-6, rel=0.5)
 
 
 def test_errors_and_leftovers(one_rank: Group, tmp_path: Path) -> None:
