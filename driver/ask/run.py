@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -36,7 +36,7 @@ from driver.fleet import Fleet
 from driver.watchdog import Watchdog
 from serve.advisor import ServeAdvisorClient, deploy_advisor
 
-__all__ = ["run_ask"]
+__all__ = ["learner_for", "run_ask"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +57,11 @@ def run_ask(config: Config, folder: RunFolder, address: str | None) -> Run:
         run = session.run
         run.seconds = {**state.get("seconds", {}), "start": run.seconds["start"]}
         run.earlier_peak_bytes = int(state.get("peak_memory_bytes", 0))
-        for unit in todo:
+        for position, unit in enumerate(todo):
             _log.info("%s begins", unit.name)
             began = time.monotonic()
-            session.enter(unit, _optimizer(config, unit), start=_unfinished(session, unit))
+            optimizer = _optimizer(config, learner_for(todo[position:]))
+            session.enter(unit, optimizer, start=_unfinished(session, unit))
             _KINDS[unit.kind](session, unit)
             run.seconds[unit.name] = time.monotonic() - began
             completed.append(unit.name)
@@ -87,9 +88,24 @@ _KINDS: Mapping[str, Callable[[AskSession, Unit], object]] = {
 }
 
 
-def _optimizer(config: Config, unit: Unit) -> OptimizerConfig | None:
+def learner_for(units: Sequence[Unit]) -> Unit | None:
+    """The unit that the fleet of the first one needs a learner for, if any.
+
+    That is the first one, or one that follows it with the same models: an evaluation of what a stage begins
+    with needs no learner, but starting the same models once more would cost more than having one early.
+    """
+    first = units[0]
+    for unit in units:
+        if (unit.model, unit.frozen, unit.budget) != (first.model, first.frozen, first.budget):
+            return None
+        if unit.learns:
+            return unit
+    return None
+
+
+def _optimizer(config: Config, unit: Unit | None) -> OptimizerConfig | None:
     assert config.ask is not None
-    if not unit.learns:
+    if unit is None:
         return None
     if unit.kind == "warmup":
         return (config.ask.warmup if unit.name == "ask_warmup" else config.ask.qmaker_warmup).optimizer

@@ -158,11 +158,11 @@ def test_a_fleet_hands_on_whole_groups_while_others_are_sampled(worker: Any) -> 
 
 def test_a_failed_fleet_has_handed_on_what_was_whole(worker: Any) -> None:
     seen: list[str] = []
-    config = load_config(TINY, ["deadlines.step_s=2.5"])
+    config = load_config(TINY, ["deadlines.step_s=10"])
     fleet = Fleet(config=config, workers={"rollout-0": worker})
     with pytest.raises(StalledError):
         fleet.sample(
-            [problem(f"p{i}") for i in range(4000)],
+            [problem(f"p{i}") for i in range(12000)],
             mode="collaborative",
             samples=1,
             sampling=SamplingConfig(temperature=0.8),

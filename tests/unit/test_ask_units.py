@@ -6,6 +6,7 @@ import pytest
 
 from apprentice.config.schema import Config
 from apprentice.errors import ConfigError
+from driver.ask.run import learner_for
 from driver.ask.units import CONTROLLER, QMAKER, ask_units
 from driver.plan import placement_plan
 
@@ -115,3 +116,15 @@ def test_the_plan_has_room_for_the_advisor_and_the_frozen_model() -> None:
     roles = [actor.role for actor in placement_plan(_config("ask_stage1")).actors]
     assert "frozen" in roles  # evaluation.modes names ask_qmaker
     assert "learner" not in [actor.role for actor in placement_plan(_config("evaluate")).actors]
+
+
+def test_models_that_a_stage_is_about_to_train_start_with_a_learner() -> None:
+    units = ask_units(_config(*ALL, budgets=(512,)))
+    soon = {
+        unit.name: found and found.name for i, unit in enumerate(units) for found in [learner_for(units[i:])]
+    }
+    assert soon["validate/qmaker_start_b512"] == "ask_stage2_b512"
+    assert soon["evaluate/stage2_b512_ask_qmaker"] == "ask_stage3_b512"
+    assert soon["ask_solo"] == "ask_stage1"
+    assert soon["evaluate/stage1_ask"] is None  # the next stage trains another model
+    assert soon["evaluate/stage3_b512_ask_qmaker"] is None
