@@ -109,9 +109,15 @@ def _lead(run: RunFolder, stages: Mapping[str, list[MetricRow]]) -> str:
         "stage1": f"Stage I ({len(stages['stage1'])} steps)",
         "stage2": "Stage II",
         "evaluate": "evaluation",
+        "ask_warmup": "warm-up of the forms",
+        "ask_stage1": "whether to ask",
+        "ask_stage2": "how to ask",
+        "ask_stage3": "how to use the answer",
     }
-    experts = ", ".join(expert.name for expert in run.config.experts) or "none"
     done = ", ".join(names[stage] for stage in run.config.stages)
+    if run.config.ask is not None:
+        return f"{run.config.controller.model}: {done}. Advisor: {run.config.ask.advisor.name}."
+    experts = ", ".join(expert.name for expert in run.config.experts) or "none"
     return f"{run.config.controller.model}: {done}. Experts: {experts}."
 
 
