@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 
-from apprentice.sandbox import isolation
+from apprentice.sandbox import isolation, refused
 from apprentice.sandbox.supervision import Run
 from apprentice.sandbox.wire import Gone, receive, send
 
@@ -57,6 +57,15 @@ def serve(sock: socket.socket, confinement: isolation.Confinement, scratch: str,
 def remove_tree(path: str) -> None:
     """Remove what a cell left, however deep; what it made unremovable for its own account stays."""
     subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)
+
+
+_hidden: list[object] = []
+
+
+def _hide_own_modules() -> None:
+    """Take this package from ``sys.modules``, here and so in every child: a clean interpreter."""
+    own = [name for name in sys.modules if name == "apprentice" or name.startswith("apprentice.")]
+    _hidden.extend(sys.modules.pop(name) for name in own)  # a module that nobody has may be emptied
 
 
 def _warm() -> None:
@@ -93,6 +102,9 @@ def main(fd: int, layers: list[str], scratch: str, imports: list[str]) -> None:
     if scratch:
         # Cells can leave orphans here; end of file lets this process end them before itself.
         isolation.live_without_parent()
+    if isolation.Layer.SECCOMP in confinement.layers:
+        refused.prepare()
+    _hide_own_modules()
     # What was imported never becomes garbage, and a collection in a child would copy every page it looks at.
     gc.collect()
     gc.freeze()

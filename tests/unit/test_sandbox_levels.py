@@ -134,6 +134,39 @@ def test_files_a_folder_of_its_own_at_level_a_and_none_at_level_b(cell: Cell) ->
     assert (full.outcome, full.detail) == (Outcome.ERROR, "OSError")
 
 
+FOLDER = "import os\ns = os.stat('.')\nprint(oct(s.st_mode & 0o7777), s.st_ctime_ns, os.listdir('.'))"
+TRACES = {
+    "a file": "open('left', 'w').write('x')",
+    "a file made and removed": "import os\nopen('left', 'w').close()\nos.remove('left')",
+    "another mode": "import os\nos.chmod('.', 0)",
+    "other times": "import os\nos.utime('.', (1, 1))",
+    "folders that nobody may enter": "import os\nos.makedirs('a/b')\nos.chmod('a/b', 0)\nos.chmod('a', 0)",
+    "a full folder": "open('x', 'wb').write(bytes(1 << 20))\nopen('y', 'wb').write(bytes(1 << 20))",
+}
+
+
+@pytest.mark.parametrize("what", TRACES)
+def test_a_folder_serves_until_a_cell_leaves_a_trace(cell: Cell, what: str) -> None:
+    if cell.level == "B":  # type: ignore[attr-defined]
+        pytest.skip("level B has no folder to write in")
+    first = cell(FOLDER).stdout
+    assert first.startswith("0o700 ") and first.endswith(" []\n")
+    assert cell("sum(range(10**5))").ok
+    assert cell(FOLDER).stdout == first  # the mount of the cells before
+    assert cell(TRACES[what]).outcome is Outcome.OK
+    renewed = cell(FOLDER).stdout
+    assert renewed != first and renewed.startswith("0o700 ") and renewed.endswith(" []\n")
+
+
+def test_a_cell_has_its_own_room_whatever_the_cell_before_had(cell: Cell) -> None:
+    if cell.level == "B":  # type: ignore[attr-defined]
+        pytest.skip("level B has no folder to write in")
+    code = "for i in range(6): open(str(i), 'wb').write(bytes(1 << 20))"
+    for mib, outcome in ((8, Outcome.OK), (4, Outcome.ERROR), (8, Outcome.OK), (4, Outcome.ERROR)):
+        assert cell("1").ok
+        assert cell(code, limits=Limits(file_bytes=mib << 20)).outcome is outcome, mib
+
+
 def test_deaths_are_told_as_they_are(cell: Cell) -> None:
     ends = {
         "import os\nos.abort()": "SIGABRT",

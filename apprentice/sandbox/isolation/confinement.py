@@ -34,6 +34,7 @@ class Confinement:
         self.layers = frozenset(layers)
         self._scratch = scratch or "/"
         self._nobody = False
+        self._folder = namespaces.CellFolder()
         self._ruleset: Ruleset | None = None
         self._filter: Filter | None = None
 
@@ -87,6 +88,15 @@ class Confinement:
         """With namespaces: end every process but the zygote, which calls it."""
         namespaces.kill_all()
 
+    def renew(self, limits: Limits) -> None:
+        """In the zygote, before each child: what one cell left must not be there for the next.
+
+        Raises:
+            OSError: it failed; no cell may run then.
+        """
+        if self.own_namespaces and self._folder.renew(limits.file_bytes) and self._ruleset:
+            self._ruleset.renew((namespaces.WORK, READ | WRITE))
+
     def confine(self, limits: Limits, *, base_bytes: int) -> None:
         """Take from this child what its cell must not have. ``base_bytes``: address space of the zygote.
 
@@ -96,13 +106,9 @@ class Confinement:
             OSError: a layer could not be put on; the cell must not run then.
         """
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        if self.own_namespaces:
-            namespaces.own_folder(limits.file_bytes)
-        else:
-            os.chdir(self._scratch)
+        os.chdir(namespaces.WORK if self.own_namespaces else self._scratch)
         if self._ruleset:
-            own = [(namespaces.WORK, READ | WRITE)] if self.own_namespaces else []
-            self._ruleset.restrict(*own)
+            self._ruleset.restrict()
         if Layer.RLIMITS in self.layers:
             self._limit_resources(limits, base_bytes)
         if Layer.CAPABILITIES in self.layers:

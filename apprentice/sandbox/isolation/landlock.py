@@ -43,7 +43,7 @@ def abi() -> int:
 
 
 class Ruleset:
-    """Paths opened once, in the zygote; each child makes a ruleset of them and restricts itself.
+    """Paths and rights, made once, in the zygote; each child restricts itself to them.
 
     Args:
         paths: a path and the rights beneath it, :data:`READ` or :data:`WRITE`. Missing ones are skipped.
@@ -67,25 +67,34 @@ class Ruleset:
         if self.abi >= 6:
             fields.append(_SCOPE_ALL)
         self._attr = struct.pack(f"{len(fields)}Q", *fields)
-        self._rules = [
-            (os.open(path, os.O_PATH | os.O_CLOEXEC), rights)
-            for path, rights in paths
-            if os.path.exists(path)
-        ]
+        self._paths = [(path, rights) for path, rights in paths if os.path.exists(path)]
+        self._ruleset = -1
+        self.renew()
 
-    def restrict(self, *extra: tuple[str, int]) -> None:
-        """Confine the calling thread, for good, to the paths and to ``extra`` ones.
+    def renew(self, *extra: tuple[str, int]) -> None:
+        """Look the paths up, and ``extra`` ones: rules hold for what lay there then, not for names.
+
+        Raises:
+            OSError: it failed; no cell may run then.
+        """
+        if self._ruleset >= 0:
+            os.close(self._ruleset)
+            self._ruleset = -1
+        self._ruleset = call("landlock_create_ruleset", self._attr, len(self._attr), 0)
+        for path, rights in (*self._paths, *extra):
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                    rights &= _ONLY_FILES
+                beneath = struct.pack("=Qi", rights & self._handled, fd)
+                call("landlock_add_rule", self._ruleset, _RULE_PATH_BENEATH, ctypes.c_char_p(beneath), 0)
+            finally:
+                os.close(fd)
+
+    def restrict(self) -> None:
+        """Confine the calling thread, for good.
 
         Raises:
             OSError: it failed; the cell must not run then.
         """
-        ruleset = call("landlock_create_ruleset", self._attr, len(self._attr), 0)
-        opened = [(os.open(path, os.O_PATH | os.O_CLOEXEC), rights) for path, rights in extra]
-        for fd, rights in (*self._rules, *opened):
-            if not stat.S_ISDIR(os.fstat(fd).st_mode):
-                rights &= _ONLY_FILES
-            beneath = struct.pack("=Qi", rights & self._handled, fd)
-            call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.c_char_p(beneath), 0)
-        call("landlock_restrict_self", ruleset, 0)
-        for fd in (ruleset, *(fd for fd, _ in opened)):
-            os.close(fd)
+        call("landlock_restrict_self", self._ruleset, 0)

@@ -3,7 +3,7 @@
 :func:`enter` once, before anything is imported: from then on this process is pid 1 of its namespace. Every
 process that a cell could start is in it and ends with it, and one signal to all of them leaves none behind.
 Cells are not pid 1 themselves: a first process ignores its own SIGTERM, SIGALRM and ``abort()``.
-:func:`change_root` once, after the imports. :func:`own_folder` in each child.
+:func:`change_root` once, after the imports. :class:`CellFolder` before each cell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from apprentice.sandbox.isolation import capabilities
 from apprentice.sandbox.isolation.kernel import Refused, call, check, die_with_parent, libc
 from apprentice.sandbox.isolation.view import DEVICES, links_of, open_to_others
 
-__all__ = ["WORK", "change_root", "enter", "kill_all", "own_folder"]
+__all__ = ["WORK", "CellFolder", "change_root", "enter", "kill_all"]
 
 WORK = "/cell"
 UID = 1000  # inside
@@ -205,16 +205,38 @@ def _change_root(paths: Sequence[str]) -> None:
     _attributes(_AT_FDCWD, "/", read_only, False)
 
 
-def own_folder(size: int) -> None:
-    """In a child: an empty folder of at most ``size`` bytes and 4096 entries, gone with the child; go there.
+class CellFolder:
+    """:data:`WORK`, in the zygote: empty, and of a size, whenever a cell begins.
 
-    Raises:
-        OSError: it failed; the cell must not run then.
+    A mount of each cell's own would take a mount namespace, made and taken down with the cell. So one serves
+    cell after cell until one of them leaves a trace: an entry, another mode, a change of the folder's times.
     """
-    _unshare(_NEWNS, "mount namespace")
-    data = f"size={size},nr_inodes=4096,mode=700"
-    _mount("tmpfs", WORK, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data)
-    os.chdir(WORK)
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._fresh: tuple[int, ...] = ()
+
+    def renew(self, size: int) -> bool:
+        """Whether it was replaced. ``size``: in bytes, for up to 4096 entries. No cell may be running.
+
+        Raises:
+            OSError: it failed; no cell may run then.
+        """
+        if size == self._size and self._state() == self._fresh:
+            return False
+        if self._size:
+            self._size = 0
+            check(libc.umount2(WORK.encode(), _MNT_DETACH), f"umount2 of {WORK}")
+        data = f"size={size},nr_inodes=4096,mode=700"
+        _mount("tmpfs", WORK, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data)
+        self._size, self._fresh = size, self._state()
+        return True
+
+    @staticmethod
+    def _state() -> tuple[int, ...]:
+        seen, room = os.stat(WORK), os.statvfs(WORK)
+        times = seen.st_ctime_ns, seen.st_mtime_ns
+        return (*times, seen.st_mode, seen.st_uid, seen.st_gid, seen.st_nlink, room.f_bfree, room.f_ffree)
 
 
 def kill_all() -> None:
