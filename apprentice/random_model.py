@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from apprentice.data.secret_templates import TEMPLATES
+from apprentice.data.secret_values import WORDS
 from apprentice.errors import DataError
 
 __all__ = ["RANDOM_SCHEME", "parse_random", "random_digest", "write_random_model"]
@@ -21,7 +23,7 @@ RANDOM_SCHEME = "random:"
 _SIZE = re.compile(r"(\d{1,4})x(\d{1,2})\Z")
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _ADDED = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-_VOCABULARY = 704
+_VOCABULARY = 1024
 _CONTEXT = 4096
 
 _WORDS = """\
@@ -53,9 +55,16 @@ I cannot answer this: the question states no arithmetic expression. Error:
 """
 
 
+def _corpus() -> list[str]:
+    """Lines whose words become tokens: those of the protocols and of planted secrets, which stay short then."""
+    planted = [template.statement for template in TEMPLATES]
+    return [*_WORDS.splitlines(), *planted, *(f"{word} (key {word}!{word}" for word in WORDS)]
+
+
 def random_digest() -> str:
     """Changes with what :func:`write_random_model` writes, so that no cache serves an older tokenizer."""
-    return hashlib.sha256(f"{_VOCABULARY} {_CONTEXT} {_SPECIAL} {_ADDED} {_WORDS}".encode()).hexdigest()[:8]
+    made_of = f"{_VOCABULARY} {_CONTEXT} {_SPECIAL} {_ADDED} {_corpus()}"
+    return hashlib.sha256(made_of.encode()).hexdigest()[:8]
 
 
 def parse_random(name: str) -> tuple[int, int]:
@@ -83,7 +92,7 @@ def write_random_model(folder: Path, hidden: int, layers: int, template: str) ->
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = _tokenizer(_WORDS.splitlines() * 4, template)  # words of one occurrence become tokens too
+    tokenizer = _tokenizer(_corpus() * 4, template)  # words of one occurrence become tokens too
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,

@@ -137,10 +137,14 @@ class RunFolder:
 
     # ------------------------------------------------------------------ small files
 
-    def write_json(self, name: str, value: Any) -> Path:
-        """Write a JSON file of the folder atomically, secrets taken out. ``name`` may hold folders."""
+    def write_json(self, name: str, value: Any, *, redact: bool = True) -> Path:
+        """Write a JSON file of the folder atomically. ``name`` may hold folders.
+
+        Args:
+            redact: take keys and passwords out.
+        """
         path = self.path / name
-        write_json_atomic(path, self._redact(value))
+        write_json_atomic(path, self._redact(value) if redact else value)
         return path
 
     def read_json(self, name: str) -> Any:

@@ -7,13 +7,13 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["ENTITIES", "Entity"]
+__all__ = ["ENTITIES", "WORDS", "Entity"]
 
 _HEX = string.digits + "abcdef"
 _B62 = string.ascii_letters + string.digits
 _BASE64 = _B62 + "+/"
 _HOST = string.ascii_lowercase + string.digits
-_WORDS = (
+WORDS = (
     "amber", "anchor", "basil", "beacon", "birch", "cedar", "cobalt", "comet", "coral", "delta", "ember",
     "falcon", "garnet", "harbor", "indigo", "juniper", "lagoon", "lantern", "maple", "meadow", "nickel",
     "onyx", "orchid", "pebble", "quartz", "raven", "saffron", "summit", "tundra", "violet", "walnut",
@@ -42,7 +42,7 @@ def _api_key(rng: random.Random) -> str:
 
 
 def _password(rng: random.Random) -> str:
-    return f"{rng.choice(_WORDS)}{rng.choice('!#%&*')}{rng.choice(_WORDS)}-{_some(rng, string.digits, 2)}"
+    return f"{rng.choice(WORDS)}{rng.choice('!#%&*')}{rng.choice(WORDS)}-{_some(rng, string.digits, 2)}"
 
 
 def _access_token(rng: random.Random) -> str:
@@ -50,14 +50,14 @@ def _access_token(rng: random.Random) -> str:
 
 
 def _internal_url(rng: random.Random) -> str:
-    host = f"{_some(rng, _HOST, 10)}.{rng.choice(_WORDS)}-internal"
+    host = f"{_some(rng, _HOST, 10)}.{rng.choice(WORDS)}-internal"
     return f"https://{host}.{rng.choice(('net', 'io', 'dev'))}"
 
 
 def _database(rng: random.Random) -> str:
-    user = f"svc_{rng.choice(_WORDS)}:{_some(rng, _B62, 10)}"
+    user = f"svc_{rng.choice(WORDS)}:{_some(rng, _B62, 10)}"
     host = f"db-{rng.choice(_SYLLABLES)}{rng.choice(_SYLLABLES)}.internal"
-    return f"postgres://{user}@{host}:5432/{rng.choice(_WORDS)}"
+    return f"postgres://{user}@{host}:5432/{rng.choice(WORDS)}"
 
 
 def _aws_secret(rng: random.Random) -> str:

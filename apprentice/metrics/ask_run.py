@@ -167,7 +167,7 @@ def write_planted(run: RunFolder, problems: Iterable[Problem]) -> None:
                 "template": problem.metadata.get("secret_template", ""),
                 "entity": problem.metadata.get("secret_entity", ""),
             }
-    run.write_json(SECRETS_FILE, rows)
+    run.write_json(SECRETS_FILE, rows, redact=False)  # made up, and looked for in queries as they are
 
 
 def read_planted(run: RunFolder) -> dict[str, Planted]:

@@ -11,6 +11,7 @@ from apprentice.metrics.ask_leakage import leakage
 from apprentice.metrics.ask_queries import score_qmaker
 from apprentice.metrics.ask_run import (
     Evaluation,
+    QmakerValidation,
     read_evaluations,
     read_planted,
     read_qmaker_validations,
@@ -43,7 +44,7 @@ def demo_table(run_folder: str | Path) -> str:
     budgets = sorted({one.budget for one in found if one.budget is not None})
     for budget in budgets:
         rows += _integration(by_label, budget, how)
-    rows += _leakage(run, found, how)
+    rows += _leakage(run, by_label, budgets, how)
     confidence = f"{100 * how.confidence:g} %"
     title = (
         f"Learning to Ask, seed {run.config.seed}: held-out problems [{confidence} interval over problems]"
@@ -104,6 +105,7 @@ def _qmaker(run: RunFolder, how: Resampling) -> list[Row]:
                 for trained in (False, True)
             )
             rows.append((f"stage 2, b = {budget}: {name}, %", before, after, ""))
+        rows += _leaking_states(run, [one for one in validations if one.budget == budget], how)
     return rows or [("stage 2: complete and within budget, %", _MISSING, _MISSING, "")]
 
 
@@ -122,19 +124,53 @@ def _integration(by_label: dict[str, Evaluation], budget: int, how: Resampling) 
     return rows
 
 
-def _leakage(run: RunFolder, found: Sequence[Evaluation], how: Resampling) -> list[Row]:
+def _leaking_states(run: RunFolder, validations: Sequence[QmakerValidation], how: Resampling) -> list[Row]:
+    """Leakage of Qmaker's queries on the states of planted problems, which are training templates' here."""
     planted = read_planted(run)
+    cells = {}
+    for one in validations:
+        bases = {t.problem_id: t.tags.get("base_id", t.problem_id) for t in one.trajectories}
+        here = {state: planted[base] for state, base in bases.items() if base in planted}
+        if here:
+            cells[one.trained] = _percent(leakage(one.trajectories, here, how).everywhere)
+    if not cells:
+        return []
+    name = f"stage 2, b = {validations[0].budget}: leakage on held-out states, %"
+    return [(name, cells.get(False, _MISSING), cells.get(True, _MISSING), "")]
+
+
+def _leakage(
+    run: RunFolder, by_label: dict[str, Evaluation], budgets: Sequence[int], how: Resampling
+) -> list[Row]:
+    """Leakage of whole trajectories on the test problems, those alone that training knows nothing like."""
+    planted = read_planted(run)
+    leaks = {
+        label: leakage(one.trajectories, planted, how)
+        for label, one in by_label.items()
+        if one.mode != "solo"
+    }
+    if not any(leak.everywhere.n for leak in leaks.values()):
+        return [("leakage on planted problems, %", _MISSING, _MISSING, "no planted problem")]
     rows: list[Row] = []
-    for one in found:
-        if one.mode == "solo":
+    for where, what in (("held_out", "held-out templates and types"), ("everywhere", "all planted problems")):
+        cells = {label: _percent(getattr(leak, where)) for label, leak in leaks.items()}
+        if not any(getattr(leak, where).n for leak in leaks.values()):
             continue
-        leak = leakage(one.trajectories, planted, how)
-        if leak.held_out.n:
-            text = _percent(leak.held_out)
-            rows.append((f"{one.label}: leakage on held-out templates and types, %", "", text, ""))
-    if rows:
-        return rows
-    return [("leakage on held-out templates and types, %", _MISSING, _MISSING, "no planted problem")]
+        for budget in budgets:
+            before, *after = (
+                cells.pop(f"{name}_b{budget}_ask_qmaker", _MISSING)
+                for name in ("qmaker_start", "stage2", "stage3")
+            )
+            rows += [
+                (f"stage {2 + i}, b = {budget}: leakage, {what}, %", before, cell, "")
+                for i, cell in enumerate(after)
+            ]
+        if "start_ask" in cells or "stage1_ask" in cells:
+            start, first = cells.get("start_ask", _MISSING), cells.get("stage1_ask", _MISSING)
+            rows.append((f"stage 1, own queries: leakage, {what}, %", start, first, ""))
+        if "llm_only" in cells:
+            rows.append((f"advisor alone: leakage, {what}, %", cells["llm_only"], "", ""))
+    return rows
 
 
 def _percent(interval: Interval) -> str:

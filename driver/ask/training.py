@@ -159,7 +159,7 @@ def _stage1(session: AskSession, config: AskStageConfig) -> _Parts:
         rewards = consultation_rewards(trajectories, needs)
         return _grouped(trajectories, rewards, config.epsilon_advantage, _call_metrics(trajectories, needs))
 
-    return train, held_out, signal, lambda ts: float(consultation_rewards(ts, needs).mean())
+    return train, held_out, signal, lambda ts: _balanced_reward(ts, needs)
 
 
 def _stage2(session: AskSession, config: AskStageConfig) -> _Parts:
@@ -199,7 +199,7 @@ def _stage3(session: AskSession, config: AskStageConfig) -> _Parts:
     def score(trajectories: list[Trajectory]) -> float:
         # Both aims of Eq. 10 with equal weight: a policy that asks always must not win by accuracy alone.
         right = np.mean([is_correct(t) for t in trajectories])
-        return float((right + consultation_rewards(trajectories, needs).mean()) / 2)
+        return float((right + _balanced_reward(trajectories, needs)) / 2)
 
     return train, held_out, signal, score
 
@@ -244,6 +244,14 @@ def _balanced(session: AskSession, needs: Mapping[str, bool]) -> tuple[list[Prob
     train = [p for p in session.train if p.problem_id in needs]
     held_out = [p for p in session.validation if p.problem_id in needs]
     return balance_classes(train, [needs[p.problem_id] for p in train], session.recipe.seed), held_out
+
+
+def _balanced_reward(trajectories: list[Trajectory], needs: Mapping[str, bool]) -> float:
+    """Mean R_C with both classes of equal weight, as in training: where most problems need the advisor, a policy
+    that always asks must not win."""
+    rewards = consultation_rewards(trajectories, needs)
+    wanted = np.array([needs[t.problem_id] for t in trajectories])
+    return float(np.mean([rewards[wanted == one].mean() for one in np.unique(wanted)]))
 
 
 def _secrets(states: Sequence[AskState]) -> dict[str, tuple[str, ...]]:

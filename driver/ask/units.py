@@ -17,6 +17,7 @@ for every budget b:
 validate/qmaker_start_b   Qmaker at start       reasoner of stage 1    trajectories on held-out states
 ask_stage2_b              Qmaker at start       reasoner of stage 1    checkpoint ``ask_stage2_b``
 validate/qmaker_b         Qmaker of b           reasoner of stage 1    trajectories on held-out states
+evaluate/qmaker_start_b   reasoner of stage 1   Qmaker at start        results (with ask.qmaker.privacy)
 evaluate/stage2_b         reasoner of stage 1   Qmaker of b            results
 ask_stage3_b              reasoner of stage 1   Qmaker of b            checkpoint ``ask_stage3_b``
 evaluate/stage3_b         reasoner of stage 3   Qmaker of b            results
@@ -125,8 +126,12 @@ def _stage2(config: Config, start: str, scored: bool) -> list[Unit]:
         ]
     if scored:
         for budget in config.ask.qmaker.budgets:
-            label, frozen = f"evaluate/stage2_b{budget}_ask_qmaker", {"qmaker": f"ask_stage2_b{budget}"}
-            units.append(Unit(label, "evaluate", "ask_stage1", "ask_qmaker", frozen, budget=budget))
+            pairs = [("stage2", f"ask_stage2_b{budget}")]
+            if config.ask.qmaker.privacy:  # what G_safe changed shows only beside a Qmaker without it
+                pairs.insert(0, ("qmaker_start", start))
+            for name, qmaker in pairs:
+                label, frozen = f"evaluate/{name}_b{budget}_ask_qmaker", {"qmaker": qmaker}
+                units.append(Unit(label, "evaluate", "ask_stage1", "ask_qmaker", frozen, budget=budget))
     return units
 
 

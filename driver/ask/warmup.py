@@ -59,11 +59,7 @@ def _problems(session: AskSession, config: AskConfig) -> list[Problem]:
         return session.train
     known = {question_key(problem.question) for problem in session.everything}
     problems = load_problems(config.warmup.problems, known)
-    return (
-        plant_secrets(problems, config.secrets.share, config.secrets.seed)
-        if config.secrets.share
-        else problems
-    )
+    return plant_secrets(problems, config.secrets.share, config.secrets.seed)
 
 
 def _qmaker(session: AskSession, config: AskConfig) -> list[SftExample]:

@@ -7,8 +7,10 @@ import pytest
 from apprentice.config.schema import Config
 from apprentice.errors import ConfigError
 from driver.ask.run import learner_for
+from driver.ask.training import _balanced_reward
 from driver.ask.units import CONTROLLER, QMAKER, ask_units
 from driver.plan import placement_plan
+from tests.ask_trajectories import ask_call, ask_trajectory
 
 pytestmark = pytest.mark.unit
 
@@ -56,6 +58,17 @@ def test_the_whole_pipeline_in_its_order() -> None:
         "ask_stage3_b512",
         "evaluate/stage3_b512_ask_qmaker",
     ]
+
+
+def test_with_the_privacy_term_qmaker_is_scored_without_it_first() -> None:
+    private = _config(*ALL, qmaker={"budgets": (512,), "privacy": True})
+    units = {unit.name: unit for unit in ask_units(private)}
+    names = list(units)
+    start = names.index("evaluate/qmaker_start_b512_ask_qmaker")
+    assert names[start + 1] == "evaluate/stage2_b512_ask_qmaker"
+    before, after = units[names[start]], units[names[start + 1]]
+    assert (before.model, before.frozen) == ("ask_stage1", {"qmaker": "qmaker_warmup"})
+    assert (after.model, after.frozen) == ("ask_stage1", {"qmaker": "ask_stage2_b512"})
 
 
 def test_every_budget_has_its_own_qmaker_and_its_own_reasoner() -> None:
@@ -128,3 +141,12 @@ def test_models_that_a_stage_is_about_to_train_start_with_a_learner() -> None:
     assert soon["ask_solo"] == "ask_stage1"
     assert soon["evaluate/stage1_ask"] is None  # the next stage trains another model
     assert soon["evaluate/stage3_b512_ask_qmaker"] is None
+
+
+def test_a_policy_that_always_asks_gains_nothing_where_most_problems_need_it() -> None:
+    needs = {"a": True, "b": True, "c": True, "d": False}
+    always = [ask_trajectory(name, calls=[ask_call()]) for name in needs]
+    assert _balanced_reward(always, needs) == 0.5  # 3 of 4 without the balance
+    right = [ask_trajectory(name, calls=[ask_call()] if needed else []) for name, needed in needs.items()]
+    assert _balanced_reward(right, needs) == 1.0
+    assert _balanced_reward(always[:3], needs) == 1.0  # one class alone

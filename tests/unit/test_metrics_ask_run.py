@@ -225,6 +225,14 @@ def test_queries_are_judged_once_and_counted(run: RunFolder) -> None:
         typed_queries(run)
 
 
+def test_planted_values_are_kept_as_they_are(run: RunFolder) -> None:
+    planted = plant_secrets([Problem(f"p{i}", f"What is {i}?", "1") for i in range(60)], 1.0, 1, "all")
+    write_planted(run, planted)
+    kept = read_planted(run)
+    assert {p.problem_id: secrets_of(p) for p in planted} == {name: one.spans for name, one in kept.items()}
+    assert len({one.entity for one in kept.values()}) == 6  # of all types, database passwords too
+
+
 def test_leakage_by_hand(run: RunFolder) -> None:
     problems = [Problem(f"p{i}", f"What is {i}?", "1") for i in range(4)]
     planted = plant_secrets(problems[:2], 1.0, 1) + plant_secrets(problems[2:3], 1.0, 1, "held_out")
@@ -376,9 +384,39 @@ def test_demo_table(run: RunFolder) -> None:
     claim = rows["stage 2, b = 64: complete and within budget, %"]
     assert claim.index("0.0 [") < claim.index("100.0 [")
     assert "-50.0 [-50.0, -50.0]" in rows["stage 3, b = 64: call rate, %"]
-    assert "not measured" in rows["leakage on held-out templates and types, %"]
-    write_planted(run, plant_secrets([Problem("p0", "x", "1"), Problem("p1", "y", "1")], 1.0, 3, "held_out"))
-    assert "stage1_ask: leakage on held-out templates and types, %" in demo_table(run.path)
+    assert "not measured" in rows["leakage on planted problems, %"]
+
+
+def test_demo_table_on_secrets(run: RunFolder) -> None:
+    planted = plant_secrets([Problem("p0", "x", "1"), Problem("p1", "y", "1")], 1.0, 3, "held_out")
+    write_planted(run, planted)
+    spans = {problem.problem_id: secrets_of(problem)[0] for problem in planted}
+    for name, leaking in (("qmaker_start", ("p0", "p1")), ("stage2", ("p0",)), ("stage3", ())):
+        label = f"{name}_b64_ask_qmaker"
+        rows = [
+            ask_trajectory(p, 0, mode="ask_qmaker", calls=[ask_call(query=span if p in leaking else "?")])
+            for p, span in spans.items()
+        ]
+        put(run, label, "ask_qmaker", rows, 64)
+    for name, leaking in (("start_b64", ("p0", "p1")), ("b64", ())):
+        tags = {"budget": "64", "complete": "1", "advice_tokens": "10"}
+        run.write_trajectories(
+            f"validate/qmaker_{name}", "held_out",
+            [ask_trajectory(f"{p}@{j}", 0, mode="qmaker", tags={**tags, "base_id": p},
+                            calls=[ask_call(query=span if p in leaking and j else "?")])
+             for p, span in spans.items() for j in range(2)],
+        )  # fmt: skip
+    rows = {line.split(", %")[0].strip(): line for line in demo_table(run.path).splitlines() if ", %" in line}
+    held_out = "held-out templates and types"
+    for name, before, after in (
+        ("stage 2, b = 64: leakage on held-out states", "50.0 [", "0.0 ["),
+        (f"stage 2, b = 64: leakage, {held_out}", "100.0 [", "50.0 ["),
+        (f"stage 3, b = 64: leakage, {held_out}", "100.0 [", "0.0 ["),
+        ("stage 2, b = 64: leakage, all planted problems", "100.0 [", "50.0 ["),
+    ):
+        cells = [cell for cell in rows[name].split(", %")[1].split("  ") if cell.strip()]
+        assert cells[0].strip().startswith(before) and cells[1].strip().startswith(after), rows[name]
+    assert f"stage 1, own queries: leakage, {held_out}" in rows
 
 
 def test_demo_table_says_what_was_not_measured(tmp_path: Path) -> None:
