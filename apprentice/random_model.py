@@ -56,7 +56,7 @@ I cannot answer this: the question states no arithmetic expression. Error:
 
 
 def _corpus() -> list[str]:
-    """Lines whose words become tokens: those of the protocols and of planted secrets, which stay short then."""
+    """Lines whose words become tokens: those of the protocols, and of planted secrets to keep them short."""
     planted = [template.statement for template in TEMPLATES]
     return [*_WORDS.splitlines(), *planted, *(f"{word} (key {word}!{word}" for word in WORDS)]
 

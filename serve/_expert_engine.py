@@ -1,23 +1,28 @@
-"""A vLLM engine inside an expert's replica.
+"""A vLLM engine inside a replica of an expert or of the advisor.
 
-Ran on a CPU with a 135M model; nothing in this file has run on a GPU yet.
+Ran on a CPU with a 135M model, and with a tiny one in the tests; nothing in this file has run on a GPU yet.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from apprentice.config.schema import ExpertConfig, VllmBackend
+from apprentice.costs.usage import Usage
 from apprentice.errors import ConfigError, TemplateError
 from apprentice.experts.engine import Completion
 from apprentice.experts.prompt import Message
 from apprentice.experts.types import BackendFailure
 from apprentice.models import resolve_model
 
-__all__ = ["ExpertEngine", "engine_env"]
+__all__ = ["ExpertEngine", "completion", "engine_env"]
+
+_REPLACED_S = 10.0
+"""Serve replaces a replica after three health checks, two seconds apart, that found its engine dead."""
 
 
 def engine_env(config: ExpertConfig) -> dict[str, str]:
@@ -76,7 +81,7 @@ class ExpertEngine:
             arguments |= {"kv_cache_memory_bytes": int(backend.kv_cache_gib * 2**30), "enforce_eager": True}
         arguments |= backend.engine_args
         self._config, self._max_len = config, int(arguments["max_model_len"])
-        self._encode = _encoder(model, dict(backend.chat_template_kwargs))
+        self._encode, self._opens_thought = _encoder(model, dict(backend.chat_template_kwargs))
         self._llm: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
     def check(self) -> None:
@@ -85,22 +90,29 @@ class ExpertEngine:
             raise RuntimeError(f"the engine of expert {self._config.name!r} died")
 
     async def generate(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        """One sampled reply of at most ``max_tokens`` tokens, fewer where the context ends first.
+        """One sampled reply of at most ``max_tokens`` tokens, fewer where the context ends first. A thought
+        that the chat template opened is in its text from ``<think>`` on.
 
         Raises:
-            BackendFailure: kind ``prompt_too_long``.
+            BackendFailure: kind ``prompt_too_long``, of usage zero; or, retryable, ``engine_died`` or
+                ``engine_failed``, of unknown usage unless nothing was sent.
         """
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        if self._llm.errored:
+            raise self._died(Usage(0, 0, 0, 0))
 
         ids = self._encode(messages)
         room = self._max_len - len(ids)
         if room < 1:
             raise BackendFailure(
                 f"expert {self._config.name!r}: a prompt of {len(ids)} tokens does not fit max_model_len "
-                f"{self._max_len}; raise it, or set include_transcript to false",
+                f"{self._max_len}; raise it (an expert's include_transcript: false makes prompts shorter)",
                 kind="prompt_too_long",
                 expert=self._config.name,
+                usage=Usage(0, 0, 0, 0),
             )
         params = SamplingParams(
             temperature=self._config.temperature,
@@ -108,17 +120,24 @@ class ExpertEngine:
             max_tokens=min(max_tokens, room),
         )
         final = None
-        async for output in self._llm.generate(
-            tokens_input(prompt_token_ids=ids), params, request_id=uuid.uuid4().hex
-        ):
-            final = output
-        assert final is not None
-        choice = final.outputs[0]
-        return Completion(
-            text=choice.text,
-            prompt_tokens=len(ids),
-            completion_tokens=len(choice.token_ids),
-            finish_reason=choice.finish_reason or "stop",
+        prompt = tokens_input(prompt_token_ids=ids)
+        try:
+            async for output in self._llm.generate(prompt, params, request_id=uuid.uuid4().hex):
+                final = output
+        except EngineDeadError:
+            raise self._died(Usage()) from None
+        except EngineGenerateError as error:
+            raise _failed(self._config.name, f"a generation broke: {error.__cause__!r}") from error
+        return completion(self._config.name, final, opened=self._opens_thought)
+
+    def _died(self, usage: Usage) -> BackendFailure:
+        return BackendFailure(
+            f"expert {self._config.name!r}: the engine died; its replica is being replaced",
+            kind="engine_died",
+            expert=self._config.name,
+            retryable=True,
+            retry_after_s=_REPLACED_S,
+            usage=usage,
         )
 
     def close(self) -> None:
@@ -126,22 +145,49 @@ class ExpertEngine:
         self._llm.shutdown()
 
 
-def _encoder(model: str, template_kwargs: dict[str, Any]) -> Any:
-    """``messages -> ids``. ChatML models get untrusted text that cannot become a control token."""
+def completion(name: str, output: Any, *, opened: bool) -> Completion:
+    """Ours from a finished vLLM ``RequestOutput``.
+
+    Args:
+        name: of the expert, for messages.
+        opened: the prompt ended with ``<think>``, so that the text begins in the middle of a thought.
+
+    Raises:
+        BackendFailure: kind ``engine_failed``: it ended neither by a stop nor by its length.
+    """
+    choice = None if output is None else output.outputs[0]
+    if choice is None or choice.finish_reason not in ("stop", "length"):
+        ended = "without an output" if choice is None else f"with {choice.finish_reason!r}"
+        raise _failed(name, f"a generation ended {ended}")
+    return Completion(
+        text=f"<think>{choice.text}" if opened else choice.text,
+        prompt_tokens=len(output.prompt_token_ids),
+        completion_tokens=len(choice.token_ids),
+        finish_reason=choice.finish_reason,
+    )
+
+
+def _failed(name: str, what: str) -> BackendFailure:
+    return BackendFailure(f"expert {name!r}: {what}", kind="engine_failed", expert=name, retryable=True)
+
+
+def _encoder(
+    model: str, template_kwargs: dict[str, Any]
+) -> tuple[Callable[[Sequence[Message]], list[int]], bool]:
+    """``messages -> ids``, and whether the chat template opens a thought at the end of the prompt.
+
+    ChatML models get untrusted text that cannot become a control token.
+    """
     from transformers import AutoTokenizer
 
     from apprentice.tokens.codec import ChatCodec
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     try:
-        return ChatCodec(tokenizer, template_kwargs).encode_prompt
+        codec = ChatCodec(tokenizer, template_kwargs)
     except TemplateError:  # another family: its own template, as it is
-
-        def encode(messages: Sequence[Message]) -> list[int]:
-            chat: list[Any] = list(messages)
-            ids: Any = tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, return_dict=False, **template_kwargs
-            )
-            return list(ids)
-
-        return encode
+        render = partial(tokenizer.apply_chat_template, add_generation_prompt=True, **template_kwargs)
+        prompt: Any = render([{"role": "user", "content": "x"}], tokenize=False)
+        opened = str(prompt).rstrip().endswith("<think>")
+        return lambda messages: list(render(list(messages), return_dict=False)), opened
+    return codec.encode_prompt, codec.template.opens_thinking

@@ -93,10 +93,19 @@ class EngineAdvisor:
             done = await asyncio.wait_for(self._generate(request.messages, request.max_tokens), timeout_s)
         except TimeoutError:
             return AttemptFailure("timeout", f"no answer within {timeout_s:g} s", True)
-        except BackendFailure as failure:  # the prompt does not fit: nothing ran
-            return AttemptFailure(failure.kind, str(failure), failure.retryable, Usage(0, 0, 0, 0))
+        except BackendFailure as failure:
+            return AttemptFailure(
+                failure.kind, str(failure), failure.retryable, failure.usage, failure.retry_after_s
+            )
         reasoning, text, closed = split_reasoning(done.text)
         usage = Usage(done.prompt_tokens, done.completion_tokens)
+        if done.finish_reason == "length" and done.completion_tokens < request.max_tokens:
+            # By |z| alone it would pass for an answer that ended by itself within its cap (Eq. 9).
+            what = (
+                f"the context ended the answer at {done.completion_tokens} tokens, before its cap of "
+                f"{request.max_tokens}; raise ask.advisor.backend.max_model_len to prompt and cap together"
+            )
+            return AttemptFailure("context_full", what, False, usage)
         return AttemptReply(text, usage, done.finish_reason, reasoning, not closed)
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from apprentice.advisors.thinking import shown
 from apprentice.advisors.types import AttemptFailure, AttemptReply, AttemptResult
 from apprentice.experts.prompt import Message
 
@@ -87,15 +88,24 @@ def completeness_messages(query: str) -> tuple[tuple[Message, ...], tuple[Messag
     return first, (first[0], again)
 
 
-def parse_completeness(reply: str) -> bool | None:
-    """Whether the judge's word is COMPLETE; None where the reply is neither word."""
-    word = _one_word(reply, (COMPLETE, INCOMPLETE))
+def parse_completeness(reply: str, *, cut: bool = False) -> bool | None:
+    """Whether the judge's word is COMPLETE; None where the reply is neither word. ``cut``: see below."""
+    word = _one_word(reply, (COMPLETE, INCOMPLETE), cut=cut)
     return None if word is None else word == COMPLETE
 
 
-def read_judgement(reply: AttemptReply) -> AttemptResult:
-    """The judge's word as the text of the reply, or the failure ``unparsable``, which is tried again."""
-    complete = parse_completeness(reply.text)
+def read_judgement(reply: AttemptReply, *, thinks: bool = False) -> AttemptResult:
+    """The judge's word as the text of the reply, or the failure ``unparsable``, which is tried again.
+
+    Args:
+        thinks: the judge is a thinking advisor: a reply that the cap ended may be a thought all through, and
+            a word that a thought mentions is no judgement.
+    """
+    seen = shown(reply, "withheld") if thinks else reply
+    if isinstance(seen, AttemptFailure):
+        return seen
+    cut = seen.finish_reason == "length"
+    complete = parse_completeness(seen.text, cut=cut)
     if complete is not None:
         return AttemptReply(COMPLETE if complete else INCOMPLETE, reply.usage, reply.finish_reason)
     return AttemptFailure(
@@ -118,18 +128,22 @@ def parse_query_type(reply: str) -> QueryType | None:
     return None if word is None else QueryType(word)
 
 
-def _one_word(reply: str, words: tuple[str, ...]) -> str | None:
+def _one_word(reply: str, words: tuple[str, ...], *, cut: bool = False) -> str | None:
     """The one of ``words`` that a reply is: alone, or alone on its last line, or the only one it mentions.
 
-    Thoughts before ``</think>``, case, quotes, emphasis and a full stop do not matter.
+    Thoughts before ``</think>``, case, quotes, emphasis and a full stop do not matter. ``cut``: the cap ended
+    the reply in mid-sentence, and what it would have said next may be the other word: then the word counts
+    only alone, or alone on the first line.
     """
     text = reply.rsplit("</think>", 1)[-1].strip()
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return None
-    for part in (text, lines[-1]):
+    for part in (text, lines[0 if cut else -1]):
         bare = re.sub(r"[^A-Z]+", "_", part.upper().replace("FULL TASK", "FULL_TASK")).strip("_")
         if bare in words:
             return bare
+    if cut:
+        return None
     named = set(re.findall(r"[A-Z_]+", re.sub(r"(?i)full[ -]task", "FULL_TASK", text))) & set(words)
     return named.pop() if len(named) == 1 else None

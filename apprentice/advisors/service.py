@@ -124,7 +124,10 @@ class AdvisorService:
             prompt_bound=max(prompt_bound(self._config.advisor, messages) for messages in variants),
             max_tokens=self._config.judge.max_tokens,
         )
-        answer = await self.calls.ask(call, self._send_judge, read_judgement)
+        thinks = self._config.judge.kind == "advisor" and self._config.advisor.thinking != "off"
+        answer = await self.calls.ask(
+            call, self._send_judge, lambda reply: read_judgement(reply, thinks=thinks)
+        )
         if isinstance(answer, CallRefused):
             raise AdvisorError(f"the judge has no budget left ({answer.budget} {JUDGE!r})", kind="budget")
         return QueryJudged(answer.text == COMPLETE, answer.text)

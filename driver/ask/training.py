@@ -247,8 +247,10 @@ def _balanced(session: AskSession, needs: Mapping[str, bool]) -> tuple[list[Prob
 
 
 def _balanced_reward(trajectories: list[Trajectory], needs: Mapping[str, bool]) -> float:
-    """Mean R_C with both classes of equal weight, as in training: where most problems need the advisor, a policy
-    that always asks must not win."""
+    """Mean R_C with both classes of equal weight, as in training.
+
+    Where most problems need the advisor, a policy that always asks must not win.
+    """
     rewards = consultation_rewards(trajectories, needs)
     wanted = np.array([needs[t.problem_id] for t in trajectories])
     return float(np.mean([rewards[wanted == one].mean() for one in np.unique(wanted)]))
