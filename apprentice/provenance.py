@@ -66,12 +66,11 @@ class Redactor:
     @classmethod
     def for_config(cls, config: Config, environ: Mapping[str, str] | None = None) -> Redactor:
         """A redactor that knows the key variables that ``config`` names."""
+        endpoints: list[object] = [expert.backend for expert in config.experts]
+        if config.ask is not None:
+            endpoints += [config.ask.advisor.backend, config.ask.judge.endpoint]
         return cls(
-            [
-                expert.backend.api_key_env
-                for expert in config.experts
-                if isinstance(expert.backend, OpenAIBackend) and expert.backend.api_key_env
-            ],
+            [end.api_key_env for end in endpoints if isinstance(end, OpenAIBackend) and end.api_key_env],
             environ,
         )
 

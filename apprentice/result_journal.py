@@ -20,16 +20,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from apprentice.data.problem import Problem
 from apprentice.errors import DataError
 from apprentice.results import ItemResult, item_from_row
 from apprentice.trajectory import SCHEMA
 
-__all__ = ["ResultJournal", "fingerprint"]
+__all__ = ["ResultJournal", "fingerprint", "problem_key"]
 
 
 def fingerprint(value: Any) -> str:
     """A short hash of anything that is JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+def problem_key(problem: Problem) -> tuple[str, ...]:
+    """What a verdict on a problem depends on; its tests, which can have megabytes, by their hash."""
+    key = (problem.problem_id, problem.question, problem.answer)
+    tests = problem.metadata.get("code_tests")
+    return key if tests is None else (*key, hashlib.sha256(tests.encode()).hexdigest())
 
 
 class ResultJournal:

@@ -14,7 +14,7 @@ from apprentice.config.schema import ProblemSetConfig
 from apprentice.data.problem import Problem
 from apprentice.metrics.progress import Progress
 from apprentice.metrics.rollouts import call_counts, counter_metrics, trajectory_metrics
-from apprentice.result_journal import ResultJournal, fingerprint
+from apprentice.result_journal import ResultJournal, fingerprint, problem_key
 from apprentice.results import ItemResult, write_results
 from apprentice.rollout.types import RolloutCounters
 from apprentice.run_folder import COMPLETE
@@ -194,10 +194,10 @@ def _head(
             "seed": config.seed,
             "version": run.fleet.version,
             "checkpoints": [(c.stage, c.step, (c.path / COMPLETE).stat().st_mtime_ns) for c in trained],
-            "problems": [(p.problem_id, p.question, p.answer) for p in problems],
+            "problems": [problem_key(problem) for problem in problems],
             **{
                 part: getattr(config, part).model_dump(mode="json")
-                for part in ("controller", "evaluation", "protocol")
+                for part in ("controller", "evaluation", "protocol", "programs")
             },
             "experts": [expert.model_dump(mode="json") for expert in config.experts],
             "ask": config.ask and config.ask.model_dump(mode="json"),

@@ -14,8 +14,10 @@ from typing import Literal
 
 from apprentice.config.ask import AdvisorConfig, AskConfig
 from apprentice.config.schema import Config, ExpertConfig, VllmBackend
+from apprentice.data.benchmarks import find_benchmark
 from apprentice.errors import ConfigError, PlacementError
 from apprentice.hardware import learner_dtypes, rollout_dtypes
+from apprentice.sandbox.program import STACK_BYTES
 from driver.model_size import ModelSize, model_size
 from driver.packing import fits
 
@@ -153,22 +155,29 @@ def placement_plan(config: Config) -> Plan:
         actors += _asking(config, config.ask)
     asked = asked_experts(config)
     actors += [_expert(expert, index) for index, expert in enumerate(config.experts) if expert in asked]
-    sandbox = config.sandbox
-    actors.append(
-        PlannedActor(
-            role="sandbox",
-            name="sandbox",
-            count=1 if sandbox.pools == "auto" else sandbox.pools,
-            num_cpus=sandbox.num_cpus,
-            num_gpus=0.0,
-            host_bytes=LIGHT_PROCESS_BYTES + sandbox.cells_at_once * sandbox.memory_mib * 1024**2,
-            gpu_bytes=None,
-            strategy="SPREAD",
-            note=f"{sandbox.cells_at_once} at one time, cells of at most {sandbox.memory_mib} MiB",
-            per_node=sandbox.pools == "auto",
-        )
+    return Plan((*actors, _sandbox(config)))
+
+
+def _sandbox(config: Config) -> PlannedActor:
+    """A pool. Programs of sets that are known to be programming problems have a limit of their own."""
+    sandbox, sets = config.sandbox, (config.data.train, *config.data.test)
+    what, most = "cells", sandbox.memory_mib
+    program = config.programs.memory_mib + STACK_BYTES // 1024**2
+    kinds = {known.kind for item in sets if (known := find_benchmark(item.source)) is not None}
+    if "code" in kinds and program > most:
+        what, most = "programs", program
+    return PlannedActor(
+        role="sandbox",
+        name="sandbox",
+        count=1 if sandbox.pools == "auto" else sandbox.pools,
+        num_cpus=sandbox.num_cpus,
+        num_gpus=0.0,
+        host_bytes=LIGHT_PROCESS_BYTES + sandbox.cells_at_once * most * 1024**2,
+        gpu_bytes=None,
+        strategy="SPREAD",
+        note=f"{sandbox.cells_at_once} at one time, {what} of at most {most} MiB",
+        per_node=sandbox.pools == "auto",
     )
-    return Plan(tuple(actors))
 
 
 def _learner(config: Config, size: ModelSize | None) -> PlannedActor:

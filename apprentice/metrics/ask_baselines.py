@@ -16,8 +16,9 @@ from apprentice.data.problem import Problem
 from apprentice.episodes.actions import AdvisorRefused, AskAdvisor
 from apprentice.episodes.ask_prompts import solo_prompt
 from apprentice.episodes.prompts import Instructions
-from apprentice.errors import AdvisorError
+from apprentice.errors import AdvisorError, InfrastructureError
 from apprentice.metrics.ask import ASK_TOOL, Attempt, CostOf, charged, grouped
+from apprentice.rollout.groups import verdict_tags
 from apprentice.rollout.ports import AdvisorClient, Verdict
 from apprentice.trajectory import CallRecord, Status, Trajectory, TrajectoryBuilder
 
@@ -58,7 +59,8 @@ async def llm_only(
 
     Returns:
         Trajectories without tokens, one call each, of mode ``llm_only`` or ``llm_capped``: the analyses take
-        them like any other. UNUSABLE where the advisor failed or a budget refused the call.
+        them like any other. UNUSABLE where the advisor or the sandbox of its program failed, or a budget
+        refused the call.
     """
     mode = "llm_only" if budget is None else "llm_capped"
     limit, done = asyncio.Semaphore(concurrency), 0
@@ -78,7 +80,10 @@ async def llm_only(
                 on_progress(done)
             if isinstance(reply, AdvisorRefused):
                 return _lost(problem, name, mode, f"advisor: refused: {reply.reason}")
-            verdict = await verify(problem, reply.text)
+            try:
+                verdict = await verify(problem, reply.text)
+            except InfrastructureError as error:  # says nothing of the program
+                return _lost(problem, name, mode, f"verifier: {error}")
         call = CallRecord(
             ASK_TOOL,
             "advisor",
@@ -100,6 +105,7 @@ async def llm_only(
             answer=verdict.answer,
             reward=1.0 if verdict.correct else -1.0,
             verdict=verdict.verdict,
+            tags=verdict_tags(verdict),
         )
 
     return list(await asyncio.gather(*(one(problem, i) for problem in problems for i in range(k))))

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from apprentice.data.problem import Problem
 from apprentice.episodes.actions import Episode
 from apprentice.errors import InfrastructureError
-from apprentice.rollout.ports import Verifier
+from apprentice.rollout.ports import Verdict, Verifier
 from apprentice.rollout.seeds import derive_seed
 from apprentice.rollout.types import RolloutCounters
 from apprentice.trajectory import Status, Trajectory
 
-__all__ = ["GroupSpec", "sample_group", "score"]
+__all__ = ["GroupSpec", "sample_group", "score", "verdict_tags"]
 
 _log = logging.getLogger(__name__)
 
@@ -155,14 +155,18 @@ async def score(
     verdict = await verifier.verify(trajectory.final_text, problem)
     counters.verify_s += loop.time() - start
     counters.verdicts[verdict.verdict] += 1
-    tags = dict(trajectory.tags)
-    if verdict.tests is not None:
-        passed, total = verdict.tests
-        tags |= {"tests_passed": str(passed), "tests": str(total), "verdict_reason": verdict.reason}
     return dataclasses.replace(
         trajectory,
-        tags=tags,
+        tags=trajectory.tags | verdict_tags(verdict),
         reward=1.0 if verdict.correct else -1.0,
         verdict=verdict.verdict,
         answer=verdict.answer,
     )
+
+
+def verdict_tags(verdict: Verdict) -> dict[str, str]:
+    """What a trajectory's tags say of a program's tests; nothing where the answer was no program."""
+    if verdict.tests is None:
+        return {}
+    passed, total = verdict.tests
+    return {"tests_passed": str(passed), "tests": str(total), "verdict_reason": verdict.reason}

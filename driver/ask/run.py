@@ -13,6 +13,7 @@ from ray.serve.exceptions import RayServeException
 from apprentice.config.parts import OptimizerConfig
 from apprentice.config.schema import Config
 from apprentice.data.ask_classes import train_validation_split
+from apprentice.data.info import data_record
 from apprentice.data.load import ProblemSets, load_data
 from apprentice.data.order import ProblemStream
 from apprentice.data.problem import Problem
@@ -94,13 +95,18 @@ def learner_for(units: Sequence[Unit]) -> Unit | None:
     That is the first one, or one that follows it with the same models: an evaluation of what a stage begins
     with needs no learner, but starting the same models once more would cost more than having one early.
     """
-    first = units[0]
+    served = _served(units[0])
     for unit in units:
-        if (unit.model, unit.frozen, unit.budget) != (first.model, first.frozen, first.budget):
+        if _served(unit) != served:
             return None
         if unit.learns:
             return unit
     return None
+
+
+def _served(unit: Unit) -> tuple[object, ...]:
+    """What a fleet for the unit serves. A baseline plays no episode, so its budget does not matter."""
+    return unit.model, unit.frozen, None if unit.kind == "baseline" else unit.budget
 
 
 def _optimizer(config: Config, unit: Unit | None) -> OptimizerConfig | None:
@@ -127,6 +133,7 @@ def _running(
     assert config.ask is not None
     began = time.monotonic()
     sets = load_data(config.data)
+    folder.write_json("data.json", data_record(config.data, sets))
     train, tests = _planted(config, sets)
     everything = [*train, *(p for problems in tests.values() for p in problems)]
     write_planted(folder, everything)

@@ -11,16 +11,17 @@ import pyarrow as pa
 
 from apprentice.config.ask import AskConfig
 from apprentice.objectives.ask import needs_advisor
-from apprentice.result_journal import fingerprint
+from apprentice.result_journal import fingerprint, problem_key
 from apprentice.trajectory import trajectories_from_table
 from driver.ask.session import AskSession
 from driver.ask.units import Unit
 
-__all__ = ["SOLO_FILE", "consultation_targets", "run_solo"]
+__all__ = ["SOLO_FILE", "SOLO_STAGE", "consultation_targets", "run_solo"]
 
 _log = logging.getLogger(__name__)
 
 SOLO_FILE = "ask/solo.json"
+SOLO_STAGE = "ask_solo"
 _SEED_STEP = 3_000_000  # apart from the seeds of training steps and evaluations
 
 
@@ -28,7 +29,8 @@ def run_solo(session: AskSession, unit: Unit) -> None:
     """k rollouts without the advisor of every training and validation problem; writes :data:`SOLO_FILE`.
 
     Estimates lie in ``<run_dir>/solo_cache`` by model, prompt and sampling, problem by problem as they come
-    in: a run that is interrupted, or a second one with the same reasoner, pays only for what is missing.
+    in: a run that is interrupted, or a second one with the same reasoner, pays only for what is missing. The
+    trajectories of what this run sampled are kept as :data:`SOLO_STAGE`.
     """
     config = _ask(session)
     problems = session.learning_problems()[: config.solo.max_problems]
@@ -52,6 +54,9 @@ def run_solo(session: AskSession, unit: Unit) -> None:
                 on_groups=cache.record,
             )
             cache.record(result.table)
+            session.run.folder.write_trajectories(
+                SOLO_STAGE, problems.index(chunk[0]), trajectories_from_table(result.table)
+            )
     known = {p.problem_id: cache.successes[p.problem_id] for p in problems if p.problem_id in cache.successes}
     session.run.folder.write_json(SOLO_FILE, {"k": k, "gamma": config.solo.gamma, "successes": known})
     mean = sum(known.values()) / max(1, k * len(known))
@@ -105,7 +110,8 @@ def _cache_file(session: AskSession, unit: Unit) -> Path:
     key = fingerprint(
         {
             "model": _model_key(session.weights(unit.model)),
-            "problems": [(p.problem_id, p.question, p.answer) for p in session.learning_problems()],
+            "problems": [problem_key(problem) for problem in session.learning_problems()],
+            "programs": session.recipe.programs.model_dump(mode="json"),
             "prompt": config.instructions,
             "max_rollout_tokens": session.recipe.protocol.max_rollout_tokens,
             "solo": config.solo.model_dump(mode="json", exclude={"gamma", "max_problems"}),
