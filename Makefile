@@ -25,7 +25,7 @@ demo: $(STAMP) ## Train and compare all stages with a 135M model on this machine
 	@$(PY) -m driver train configs/demo.yaml $(ARGS)
 
 .PHONY: demo-ask
-demo-ask: $(STAMP) ## Learn when and how to ask an advisor, from random weights, on this machine's CPU
+demo-ask: $(STAMP) ## Learn when and how to ask an advisor, from random weights, on this machine's CPU (about 40 minutes)
 	@$(PY) -m driver train configs/ask-demo.yaml $(ARGS)
 
 .PHONY: test
