@@ -28,8 +28,12 @@ os.environ.update(
 os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hold the tiers: a test carries exactly the marker of its folder, so that no tier loses a test."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if item.path.name.startswith("test_sandbox"):  # they count processes and folders of this machine
+                item.add_marker(pytest.mark.xdist_group("sandbox"))
     here = Path(__file__).parent
     wrong = []
     for item in items:

@@ -1,6 +1,6 @@
 """What a confined cell reads when it tries to start a process: a sentence, not only an error number.
 
-Holds nothing: seccomp does. Standard library only; runs in the child.
+Holds nothing: seccomp does. Standard library only; runs in the zygote.
 """
 
 from __future__ import annotations
@@ -27,26 +27,24 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
     return refused
 
 
-_replacements: list[tuple[Any, str, object]] = []
+def explain() -> None:
+    """Replace what starts processes by functions that say why they do not; in the zygote, for its children.
 
-
-def prepare() -> None:
-    """In the zygote: make what :func:`explain` puts in place, which would take each child 2 ms."""
+    The zygote's own fork is the one of before.
+    """
     import _multiprocessing  # type: ignore[import-not-found]  # typeshed has it not
     import _posixsubprocess
+
+    for name in _STARTERS:
+        if hasattr(os, name):
+            setattr(os, name, _refuse(name))
+    starter: Any = _refuse("fork_exec")
+    _posixsubprocess.fork_exec = starter
+    if "subprocess" in sys.modules:
+        sys.modules["subprocess"]._fork_exec = starter  # type: ignore[attr-defined]  # had it by name
 
     class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]  # a pool of processes makes one first
         def __new__(cls, *_: object, **__: object) -> NoReturn:
             raise PermissionError(errno.EPERM, NO_PROCESSES)
 
-    starter = _refuse("fork_exec")
-    _replacements[:] = [(os, name, _refuse(name)) for name in _STARTERS if hasattr(os, name)]
-    _replacements.extend([(_posixsubprocess, "fork_exec", starter), (_multiprocessing, "SemLock", SemLock)])
-    if "subprocess" in sys.modules:  # it has it by name
-        _replacements.append((sys.modules["subprocess"], "_fork_exec", starter))
-
-
-def explain() -> None:
-    """In a child: replace what starts processes by functions that say why they do not."""
-    for module, name, replacement in _replacements:
-        setattr(module, name, replacement)
+    _multiprocessing.SemLock = SemLock

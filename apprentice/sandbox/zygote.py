@@ -103,7 +103,7 @@ def main(fd: int, layers: list[str], scratch: str, imports: list[str]) -> None:
         # Cells can leave orphans here; end of file lets this process end them before itself.
         isolation.live_without_parent()
     if isolation.Layer.SECCOMP in confinement.layers:
-        refused.prepare()
+        refused.explain()
     _hide_own_modules()
     # What was imported never becomes garbage, and a collection in a child would copy every page it looks at.
     gc.collect()

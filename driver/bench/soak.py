@@ -18,8 +18,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,11 @@ def growth(before: Snapshot, after: Snapshot) -> list[str]:
     ]
 
 
-def _snapshot(folder: Path) -> Snapshot:
+def _snapshot(folder: Path, others: Collection[psutil.Process]) -> Snapshot:
+    """``others``: processes below this one that are none of the pool's."""
     me = psutil.Process()
-    fds, zombies, weights, below = 0, 0, [0], me.children(recursive=True)
+    fds, zombies, weights = 0, 0, [0]
+    below = [process for process in me.children(recursive=True) if process not in others]
     for process in below:
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -148,8 +151,10 @@ def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
 
 
 class _Soak:
-    def __init__(self, pool: SandboxPool, rng: random.Random, report: SoakReport, folder: Path) -> None:
-        self._pool, self._rng, self._report, self._folder = pool, rng, report, folder
+    def __init__(
+        self, pool: SandboxPool, rng: random.Random, report: SoakReport, count: Callable[[], Snapshot]
+    ) -> None:
+        self._pool, self._rng, self._report, self._snapshot = pool, rng, report, count
 
     async def run(self, cells: int, at_once: int, kill_every: int) -> None:
         """That many cells, ``at_once`` of them at one time."""
@@ -207,7 +212,7 @@ class _Soak:
         """A count once every zygote is up and nothing else is below, as far as that comes about in time."""
         deadline = time.monotonic() + _SETTLE_S
         while True:
-            snapshot = _snapshot(self._folder)
+            snapshot = self._snapshot()
             if (snapshot.processes == processes and not snapshot.zombies) or time.monotonic() > deadline:
                 return snapshot
             # A zygote that was killed while idle is started again by the next cell it gets.
@@ -225,18 +230,19 @@ async def soak(
     """
     report, began = SoakReport(), time.monotonic()
     with _scratch() as folder:
-        empty = _snapshot(folder)
+        count = partial(_snapshot, folder, psutil.Process().children(recursive=True))
+        empty = count()
         async with SandboxPool(workers, limits=_LIMITS, level=level) as pool:
             report.level = str(pool.level)
-            soaking = _Soak(pool, random.Random(seed), report, folder)
-            processes = _snapshot(folder).processes
+            soaking = _Soak(pool, random.Random(seed), report, count)
+            processes = count().processes
             first = max(cells // 10, 8 * workers)
             await soaking.run(first, 4 * workers, kill_every)
             report.before = await soaking.settled(processes, workers)
             await soaking.run(cells - first, 4 * workers, kill_every)
             report.after = await soaking.settled(processes, workers)
             report.restarts = pool.metrics()["restarts"]
-        closed = _snapshot(folder)
+        closed = count()
     report.problems += growth(report.before, report.after)
     if report.after.zombies or report.after.processes != processes:
         report.problems.append(f"{processes} processes at the start, at the end {report.after}")
