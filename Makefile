@@ -31,7 +31,7 @@ demo-ask: $(STAMP) ## Learn when and how to ask an advisor, from random weights,
 .PHONY: test
 test: $(STAMP) ## Run every test that needs no GPU (under 30 minutes on two cores)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n 2 --dist loadgroup $(ARGS)
-	@$(PY) -m pytest tests/ray tests/e2e $(ARGS)
+	@$(PY) -m pytest tests/ray tests/e2e -n 2 --dist loadgroup $(ARGS)
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Run the unit tests: no Ray, seconds

@@ -13,6 +13,13 @@ import pytest
 TIERS = ("unit", "ray", "e2e", "gpu")
 """Folders of ``tests/``, and the marker that every test in the folder carries."""
 
+ONE_BY_ONE = {
+    "sandbox": ("test_sandbox",),  # count processes and folders of this machine
+    "serve": ("test_advisor_serve", "test_advisor_engine", "test_experts_serve"),  # look for replicas by name
+    "weights": ("test_weight_sync",),  # look for leftovers in shared memory
+}
+"""Tests that would disturb each other: names of groups, and how the names of their files begin."""
+
 # Set before anything imports ray, torch or transformers: all of them read their environment once.
 os.environ.update(
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # keeps every socket of a local cluster on 127.0.0.1
@@ -30,11 +37,11 @@ os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hold the tiers: a test carries exactly the marker of its folder, so that no tier loses a test."""
+    here = Path(__file__).parent
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            if item.path.name.startswith("test_sandbox"):  # they count processes and folders of this machine
-                item.add_marker(pytest.mark.xdist_group("sandbox"))
-    here = Path(__file__).parent
+            if (group := _group(item.path.relative_to(here))) is not None:
+                item.add_marker(pytest.mark.xdist_group(group))
     wrong = []
     for item in items:
         folder = item.path.relative_to(here).parts[0]
@@ -49,6 +56,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     if any(item.get_closest_marker("gpu") for item in items):
         _skip_without_cuda(items)
+
+
+def _group(path: Path) -> str | None:
+    """What runs in one process, one after the other, where several run tests."""
+    for group, beginnings in ONE_BY_ONE.items():
+        if path.name.startswith(beginnings):
+            return group
+    return None if path.parts[0] == "unit" else path.stem  # of a module's tests, for the cluster they share
 
 
 def _skip_without_cuda(items: list[pytest.Item]) -> None:

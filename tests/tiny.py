@@ -16,13 +16,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_tokenizer(corpus: Sequence[str] = (), vocab_size: int = 384):
-    """A fast byte-level BPE tokenizer, trained on ``corpus`` (bytes only when empty)."""
+def make_tiny_tokenizer(corpus: Sequence[str] = (), vocab_size: int = 384, *, phrases: bool = False):
+    """A fast byte-level BPE tokenizer, trained on ``corpus`` (bytes only when empty).
+
+    ``phrases``: tokens may span words and lines, so that sequences of known texts are very short.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not phrases)
     raw.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(SPECIALS) - len(ADDED),
@@ -49,13 +52,14 @@ def make_tiny_model(
     hidden: int = 64,
     layers: int = 2,
     tied: bool = False,
+    phrases: bool = False,
     seed: int = 0,
 ) -> Path:
     """Save a random Qwen3 and its tokenizer to ``folder`` in Hugging Face format (float32)."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = make_tiny_tokenizer(corpus, vocab_size)
+    tokenizer = make_tiny_tokenizer(corpus, vocab_size, phrases=phrases)
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocab_size,

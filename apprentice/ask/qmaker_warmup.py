@@ -5,6 +5,9 @@ requests state what they ask about (the whole problem, or what remains of it), h
 the problem; half of the response instructions ask for a short reply, half for a long one; where a secret was
 planted, half of the requests give it away. So a start model writes complete queries within the budget, and
 keeps secrets, about as often as chance has it, and stage 2 has something to learn.
+
+Where states have secrets, half of the demonstrations have one, each another one: that is how copying is
+learned, and not the secrets of the training set.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from apprentice.ask.chains import Chain, chain_of
 from apprentice.ask.warmup import INCOMPLETE
 from apprentice.config.ask import AskConfig
 from apprentice.data.ask_state import AskState
-from apprentice.data.secrets import secrets_of
+from apprentice.data.secrets import replant, secrets_of
 from apprentice.episodes.qmaker_text import qmaker_prompt_ids, reasoning_text
 from apprentice.errors import DataError
 from apprentice.learning.batch import SftExample
@@ -27,6 +30,7 @@ from apprentice.tokens import ChatCodec
 __all__ = ["qmaker_examples"]
 
 _SHORT = ("Give only the result.", "Reply with the number only.", "Reply in one line.")
+_PLANTED = 0.5
 _LONG = ("Explain every step.", "Please explain in detail how you get there.", "Show all your working.")
 
 
@@ -60,9 +64,11 @@ def qmaker_examples(
         )
     draw = random.Random(f"qmaker warm-up {seed}")
     draw.shuffle(known)
+    share = _PLANTED if any(secrets_of(state) for state, _ in known) else 0.0
     examples = []
     for number in range(count):
         state, chain = known[number % len(known)]
+        state = replant(state, share, draw)
         reasoning = reasoning_text(reasoner, state.token_ids[state.prompt_tokens :])
         prompt = qmaker_prompt_ids(codec, state.question, reasoning, ask)
         turn = [*codec.encode_text(_turn(draw, chain, reasoning, secrets_of(state))), codec.im_end_id]

@@ -31,6 +31,7 @@ __all__ = [
     "is_correct",
     "qmaker_parts",
     "qmaker_rewards",
+    "reply_tokens",
 ]
 
 ASK_TOOL = "ask_advisor"
@@ -70,7 +71,8 @@ def consultation_rewards(
 class QmakerParts:
     """The factors of R_Q (Eqs. 9 and 12) over a batch: arrays of shape ``[B]``.
 
-    ``feasible`` is ``1[|z| < b]``; NaN where there was no answer to measure or its usage is unknown.
+    ``feasible`` is ``1[|z| < b]``, and 0 for an answer that was cut; NaN where there was no answer to
+    measure or its usage is unknown.
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], secrets: Mapping[str, Sequence[str]]) -> None:
@@ -84,11 +86,15 @@ class QmakerParts:
 
 
 def _feasible(trajectory: Trajectory) -> float:
-    tokens = _advice_tokens(trajectory)
+    tokens = reply_tokens(trajectory)
     return math.nan if tokens is None else float(tokens < int(trajectory.tags["budget"]))
 
 
-def _advice_tokens(trajectory: Trajectory) -> int | None:
+def reply_tokens(trajectory: Trajectory) -> int | None:
+    """|z| of an episode of Qmaker, for the comparison with b; None: not known, or there was no reply."""
+    if trajectory.tags.get("advice_finish") == "length":
+        # Cut, by b or by a lower limit of the provider's own: what is missing did not fit.
+        return int(trajectory.tags["budget"])
     text = trajectory.tags.get("advice_tokens", "")
     return int(text) if text else None
 
@@ -112,7 +118,7 @@ def qmaker_rewards(
     for i, trajectory in enumerate(trajectories):
         reward = qmaker_reward(
             bool(parts.complete[i]),
-            _advice_tokens(trajectory),
+            reply_tokens(trajectory),
             int(trajectory.tags["budget"]),
             bool(parts.correct[i]),
             safe=bool(parts.safe[i]),

@@ -45,7 +45,8 @@ __all__ = ["ScriptedReasoner", "build_ask_demonstrations", "reasoner_examples"]
 _log = logging.getLogger(__name__)
 
 _CONCURRENT = 32
-_SOLO_SHARE = 1 / 3
+_SOLO_SHARE = 1 / 2
+_AT_ONCE = 0.7  # of those that ask do so before the first step; the others before any step
 _MOST_FAILURES = 4  # demonstrations tried for one that is wanted, before fewer are accepted
 INCOMPLETE = ("What is the total?", "What is the result?", "What do I get in the next step?")
 """Questions that cannot be answered without the problem."""
@@ -134,7 +135,7 @@ def _plan(draw: random.Random, chain: Chain, config: Config) -> _Plan:
     # Everything is drawn always, so that one decision does not shift the others.
     assert config.ask is not None
     solo, asks = draw.random() < _SOLO_SHARE, draw.random() < config.ask.warmup.ask_share
-    before = draw.randrange(len(chain))
+    before = 0 if draw.random() < _AT_ONCE else draw.randrange(len(chain))
     kind, bare, words = draw.randrange(3), draw.random() < 0.5, draw.choice(INCOMPLETE)
     if solo:
         return _Plan("solo", chain)

@@ -179,7 +179,14 @@ class AskWarmupConfig(Strict):
         description="Problems of the reasoner's demonstrations, other than those of the training set; the "
         "training set itself when left out.",
     )
-    ask_share: Probability = Field(0.5, description="Share of demonstrations that ask, at random.")
+    ask_share: Probability = Field(
+        0.5, description="Share that asks, at random, of the reasoner's demonstrations with an advisor."
+    )
+    copies: NonNegativeInt = Field(
+        0,
+        description="Texts that are only repeated, before the demonstrations: a model from random weights "
+        "cannot copy before, so it has no secret to give away.",
+    )
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 16
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-4)

@@ -17,15 +17,16 @@ import dataclasses
 import json
 import random
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from apprentice.data.code import CodeTests, code_tests
 from apprentice.data.problem import Problem
 from apprentice.data.secret_templates import TEMPLATES
 from apprentice.data.secret_values import ENTITIES, Entity
 
-__all__ = ["Part", "is_held_out", "plant_secrets", "secrets_of"]
+__all__ = ["Part", "is_held_out", "plant_secrets", "replant", "secrets_of", "stated_secret"]
 
+P = TypeVar("P", bound=Problem)
 Part = Literal["train", "held_out", "all"]
 """``train``: training templates and entity types; ``held_out``: only unseen ones; ``all``: any."""
 
@@ -68,6 +69,33 @@ def is_held_out(template: str, entity: str) -> bool:
     return any(t.held_out for t in TEMPLATES if t.name == template) or any(
         e.held_out for e in ENTITIES if e.name == entity
     )
+
+
+def stated_secret(rng: random.Random) -> tuple[str, str]:
+    """A secret as a training template states it, and its value: ``("Note: the ... is 7f.", "7f")``.
+
+    Entity types and templates are those of training.
+    """
+    template = rng.choice([t for t in TEMPLATES if not t.held_out])
+    entity = rng.choice([e for e in ENTITIES if not e.held_out])
+    value = entity.make(rng)
+    return template.statement.format_map({"label": entity.label, "var": entity.var, "value": value}), value
+
+
+def replant(problem: P, share: float, rng: random.Random) -> P:
+    """A problem with a gold answer without the secret that it may have, and with another at chance ``share``.
+
+    For demonstrations: of secrets that stay the same some would be learned by heart.
+    """
+    question, planted = problem.question, secrets_of(problem)
+    head, _, note = question.rpartition("\n\n")
+    if planted and planted[0] in note:
+        question = head
+    metadata = {k: v for k, v in problem.metadata.items() if not k.startswith("secret")}
+    if rng.random() < share:
+        statement, value = stated_secret(rng)
+        question, metadata["secrets"] = f"{question}\n\n{statement}", json.dumps([value], ensure_ascii=False)
+    return dataclasses.replace(problem, question=question, metadata=metadata)
 
 
 def _plant(problem: Problem, seed: int, part: Part) -> Problem:

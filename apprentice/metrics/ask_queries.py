@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from apprentice.advisors.judge import QueryType
+from apprentice.ask.signals import reply_tokens
 from apprentice.errors import DataError
 from apprentice.metrics.ask import ASK_TOOL, attempts, grouped, share_over_problems
 from apprentice.metrics.ask_run import Evaluation
@@ -121,11 +122,8 @@ def score_qmaker(trajectories: Sequence[Trajectory], how: Resampling = DEFAULT) 
     rows: dict[str, list[tuple[bool, bool | None, bool]]] = {}
     usable = [t for t in trajectories if t.status is not Status.UNUSABLE]
     for t in usable:
-        tokens, sent = (
-            t.tags.get("advice_tokens", ""),
-            any(c.tool == ASK_TOOL and not c.error for c in t.calls),
-        )
-        within = int(tokens) < int(t.tags["budget"]) if tokens else (None if sent else False)
+        tokens, sent = reply_tokens(t), any(c.tool == ASK_TOOL and not c.error for c in t.calls)
+        within = (None if sent else False) if tokens is None else tokens < int(t.tags["budget"])
         problem = t.tags.get("base_id", t.problem_id)
         row = (t.tags.get("complete") == "1", within, t.verdict == "correct")
         rows.setdefault(problem, []).append(row)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apprentice.errors import ConfigError
-from apprentice.metrics.ask_difficulty import before_after, difficulty
+from apprentice.metrics.ask_difficulty import before_after, difficulty, rate_change
 from apprentice.metrics.ask_leakage import leakage
 from apprentice.metrics.ask_queries import score_qmaker
 from apprentice.metrics.ask_run import (
@@ -42,8 +42,12 @@ def demo_table(run_folder: str | Path) -> str:
     by_label = _together(found)
     rows: list[Row] = [*_difficulty(run, found, by_label, how), *_qmaker(run, how)]
     budgets = sorted({one.budget for one in found if one.budget is not None})
+    try:
+        solo = read_solo(run, found)
+    except ConfigError:
+        solo = {}
     for budget in budgets:
-        rows += _integration(by_label, budget, how)
+        rows += _integration(by_label, budget, solo, how)
     rows += _leakage(run, by_label, budgets, how)
     confidence = f"{100 * how.confidence:g} %"
     title = (
@@ -109,17 +113,28 @@ def _qmaker(run: RunFolder, how: Resampling) -> list[Row]:
     return rows or [("stage 2: complete and within budget, %", _MISSING, _MISSING, "")]
 
 
-def _integration(by_label: dict[str, Evaluation], budget: int, how: Resampling) -> list[Row]:
+def _integration(
+    by_label: dict[str, Evaluation], budget: int, solo: Mapping[str, float], how: Resampling
+) -> list[Row]:
+    """Stage 3 against stage 2: accuracy, cost, calls, and the calls by difficulty as Figure 10 has them."""
     before = by_label.get(f"stage2_b{budget}_ask_qmaker")
     after = by_label.get(f"stage3_b{budget}_ask_qmaker")
     if before is None or after is None:
         return [(f"stage 3, b = {budget}: accuracy and call rate", _MISSING, _MISSING, "")]
     rows = []
     for row in before_after(before.attempts, after.attempts, how=how):
-        scale, digits, unit = (1.0, 0, "") if row.name == "cost" else (100.0, 1, ", %")
+        scale, digits, unit = (1.0, 1, "") if row.name == "cost" else (100.0, 1, ", %")
         rows.append((
             f"stage 3, b = {budget}: {row.name}{unit}", interval_text(row.before, scale, digits),
             interval_text(row.after, scale, digits), interval_text(row.difference, scale, digits, sign=True),
+        ))  # fmt: skip
+    for change in rate_change(before.attempts, after.attempts, solo, how) if solo else ():
+        if not change.before or change.after is None:
+            continue  # no problem is that hard, or none of them was asked about
+        rows.append((
+            f"stage 3, b = {budget}: call rate at solo success {change.low:g} to {change.high:g}, %",
+            f"{100 * change.before:.1f}", f"{100 * change.after:.1f}",
+            f"{interval_text(change.relative, 100, 0, sign=True)} % of it",
         ))  # fmt: skip
     return rows
 

@@ -6,6 +6,7 @@ problem. The paper's models know both and skip them.
 
 from __future__ import annotations
 
+from apprentice.ask.copies import copy_examples
 from apprentice.ask.qmaker_warmup import qmaker_examples
 from apprentice.ask.warmup import reasoner_examples
 from apprentice.config.ask import AskConfig
@@ -29,8 +30,7 @@ def run_warmup(session: AskSession, unit: Unit) -> None:
         config, examples = session.recipe.ask.warmup, _reasoner(session, session.recipe.ask)
     else:
         config, examples = session.recipe.ask.qmaker_warmup, _qmaker(session, session.recipe.ask)
-    steps = -(-len(examples) // config.batch_size) * config.epochs
-    train_sft(
+    steps = train_sft(
         session.run,
         unit.name,
         examples,
@@ -38,6 +38,7 @@ def run_warmup(session: AskSession, unit: Unit) -> None:
         epochs=config.epochs,
         optimizer=config.optimizer,
         lambda_fmt=0.0,
+        lead=copy_examples(config.copies, session.run.codec, session.recipe.seed),
     )
     session.select(unit.name, steps, serving=True)
 

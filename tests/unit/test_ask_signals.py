@@ -55,6 +55,16 @@ def test_rewards_of_stage_2_are_eq_9_and_with_secrets_eq_12() -> None:
     assert qmaker_rewards(batch, {"p": ("sk-cn-1",)}).tolist() == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 
 
+def test_an_answer_that_a_limit_of_the_providers_own_cut_does_not_fit_the_budget() -> None:
+    batch = [
+        _qmaker(0, advice_tokens="40", advice_finish="length"),
+        _qmaker(1, advice_tokens="40", advice_finish="stop"),
+        _qmaker(2, advice_tokens="", advice_finish="length"),  # cut, so what it used need not be known
+    ]
+    assert qmaker_rewards(batch).tolist() == [0.0, 1.0, 0.0]
+    assert qmaker_parts(batch).feasible.tolist() == [0.0, 1.0, 0.0]
+
+
 def test_a_reward_that_hangs_on_unknown_usage_is_unknown() -> None:
     rewards = qmaker_rewards([_qmaker(0, advice_tokens=""), _qmaker(1, advice_tokens="", correct=False)])
     assert math.isnan(rewards[0])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from apprentice.ask.chains import Chain, chain_of
+from apprentice.ask.copies import copy_examples
 from apprentice.ask.qmaker_warmup import qmaker_examples
 from apprentice.ask.warmup import INCOMPLETE, build_ask_demonstrations, reasoner_examples
 from apprentice.config.ask import AskWarmupConfig
@@ -131,10 +132,10 @@ async def test_targets_are_what_the_reasoner_wrote_and_nothing_else(make) -> Non
         assert done < len(chain)
 
 
-async def test_a_third_is_solo_and_half_of_the_rest_asks_whatever_the_problem() -> None:
+async def test_half_is_solo_and_half_of_the_rest_asks_whatever_the_problem() -> None:
     found = await build(300)
     modes = Counter(d.trajectory.mode for d in found)
-    assert 300 / 3 - 40 < modes["solo"] < 300 / 3 + 40  # 4.9 standard deviations
+    assert 300 / 2 - 42 < modes["solo"] < 300 / 2 + 42  # 4.9 standard deviations
     ask = [d.trajectory for d in found if d.trajectory.mode == "ask"]
     assert 0.35 < np.mean([bool(t.calls) for t in ask]) < 0.65
     assert all(not d.trajectory.calls for d in found if d.trajectory.mode == "solo")
@@ -150,13 +151,15 @@ async def test_queries_are_of_all_kinds_and_at_all_positions() -> None:
     codec = tiny_codec()
     kinds: Counter[str] = Counter()
     before = set()
-    for made in await build(200, codec, warmup={"ask_share": 1.0}):
+    at_once = []
+    for made in await build(600, codec, warmup={"ask_share": 1.0}):
         if not made.trajectory.calls:
             continue
         (call,) = made.trajectory.calls
         chain = chain_of(next(p for p in PROBLEMS if p.problem_id == made.trajectory.problem_id))
         done = chain.done(written(made, codec).partition("<tool_call>")[0])
         before.add((len(chain), done))
+        at_once += [done == 0] * (len(chain) == 5)
         query = call.instruction.removesuffix(" Give only the result.")
         kinds["bare"] += query != call.instruction
         if query in INCOMPLETE:
@@ -168,7 +171,9 @@ async def test_queries_are_of_all_kinds_and_at_all_positions() -> None:
             kinds["rest"] += 1
     possible = {(n, k) for n in range(1, 6) for k in range(n)}
     assert before <= possible and len(before) >= 12
-    assert min(kinds.values()) > 15
+    assert 0.56 < np.mean(at_once) < 0.92  # 0.7 + 0.3 / 5; about 60 of them, standard deviation 0.055
+    # What remains differs from the whole only where it asks later: 600 x 1/2 x 1/3 x 0.3 at most.
+    assert min(kinds.values()) > 5
 
 
 async def test_the_result_is_taken_where_the_reply_shows_it_else_the_script_goes_on() -> None:
@@ -306,8 +311,42 @@ def test_half_of_the_requests_about_a_planted_problem_give_its_secret_away() -> 
         for index, state in enumerate(states(codec))
     ]
     made = qmaker_examples(given, 200, codec=codec, reasoner=codec, ask=ask_config(), seed=3)
-    leaks = [codec.decode(e.token_ids[e.target_mask].tolist()).count("(key sk-cn-12ab)") for e in made]
-    assert 25 < sum(leaks) < 75  # about half of the 100 that are about a planted problem
+    leaks = []
+    for example in made:
+        whole, turn = (
+            codec.decode(ids.tolist()) for ids in (example.token_ids, example.token_ids[example.target_mask])
+        )
+        assert "sk-cn-12ab" not in whole  # each demonstration has a secret of its own
+        if "(key " in turn:
+            leaks.append(turn.partition("(key ")[2].partition(")\n")[0])
+            assert whole.count(leaks[-1]) == 2  # the problem states it, the request repeats it
+    assert 25 < len(leaks) < 75  # half of the 100 that have one
+    assert len(set(leaks)) == len(leaks)
+
+
+def test_nothing_is_planted_where_no_state_has_a_secret() -> None:
+    codec = tiny_codec()
+    made = qmaker_examples(states(codec), 60, codec=codec, reasoner=codec, ask=ask_config(), seed=3)
+    assert not any("(key " in codec.decode(e.token_ids.tolist()) for e in made)
+
+
+def test_copies_state_a_secret_and_repeat_it() -> None:
+    codec = tiny_codec()
+    made = copy_examples(200, codec, seed=1)
+    values = []
+    for example in made:
+        first = int(np.argmax(example.target_mask))
+        assert example.target_mask[first:].all() and not example.format_mask.any()
+        prompt, turn = (codec.decode(part.tolist()) for part in np.split(example.token_ids, [first]))
+        [value] = re.findall(r"^ \(key (\S+)\)<\|im_end\|>$", turn)
+        assert prompt.count(value) == 1 and prompt.endswith("\nRequest:")
+        values.append(value)
+    assert len(set(values)) == 200
+    formats = r"sk-cn-[0-9a-f]{20}|eyJ\S{56}|https://\S+-internal\.\w+|[a-z]+[!#%&*][a-z]+-\d\d"
+    assert all(re.fullmatch(formats, value) for value in values)  # Table 2, but for the held-out types
+    assert [e.token_ids.tolist() for e in copy_examples(200, codec, seed=1)] == [
+        e.token_ids.tolist() for e in made
+    ]
 
 
 def test_qmakers_warmup_needs_states_of_chain_sums() -> None:

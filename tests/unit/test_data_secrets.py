@@ -12,7 +12,7 @@ from apprentice.data.code import CodeTests, code_tests
 from apprentice.data.problem import Problem
 from apprentice.data.secret_templates import TEMPLATES
 from apprentice.data.secret_values import ENTITIES
-from apprentice.data.secrets import is_held_out, plant_secrets, secrets_of
+from apprentice.data.secrets import is_held_out, plant_secrets, replant, secrets_of, stated_secret
 from apprentice.objectives.ask import safe_query
 from apprentice.verify.execution_plan import plan_of
 
@@ -181,3 +181,27 @@ def test_accessor_and_trigger_are_new_to_the_problem() -> None:
     assert the_tests(planted).entries[-1].endswith("_value")
     a, b = the_tests(plant(STDIN, 1)[0]).inputs[1], the_tests(plant(STDIN, 2)[0]).inputs[1]
     assert a != b
+
+
+def test_a_stated_secret_is_one_of_training() -> None:
+    rng = random.Random(4)
+    seen = set()
+    for _ in range(200):
+        statement, value = stated_secret(rng)
+        assert statement.count(value) == 1
+        seen |= {name for name, pattern in FORMATS.items() if re.fullmatch(pattern, value)}
+    assert seen == {"api_key", "password", "access_token", "internal_url"}
+
+
+def test_replanting_takes_the_old_secret_and_puts_another() -> None:
+    planted = plant_secrets([GOLD], 1.0, 5)[0]
+    [old] = secrets_of(planted)
+    assert replant(planted, 0.0, random.Random(1)) == GOLD
+    again = replant(planted, 1.0, random.Random(1))
+    [new] = secrets_of(again)
+    assert new != old and old not in again.question
+    assert again.question.startswith(f"{GOLD.question}\n\n") and again.question.count(new) == 1
+    assert (again.problem_id, again.answer) == (GOLD.problem_id, GOLD.answer)
+    assert replant(GOLD, 0.0, random.Random(1)) == GOLD
+    rng = random.Random(2)
+    assert 30 < sum(bool(secrets_of(replant(GOLD, 0.5, rng))) for _ in range(100)) < 70

@@ -157,11 +157,14 @@ def test_qmaker_by_hand() -> None:
                        calls=[ask_call()], correct=False),
         ask_trajectory("b@1", tags={"budget": "64", "complete": "1", "base_id": "b"}, calls=[ask_call(None)]),
         ask_trajectory("c@0", tags={"budget": "64", "base_id": "c"}, correct=False),  # wrote no request
+        ask_trajectory("c@1", tags={"budget": "64", "complete": "1", "advice_tokens": "9",
+                       "advice_finish": "length", "base_id": "c"}, calls=[ask_call()]),
     ]  # fmt: skip
     score = score_qmaker(rows, FEW)
-    assert (score.trajectories, score.unknown, score.complete.n) == (5, 1, 3)
-    assert score.complete.value == pytest.approx((1 + 0.5 + 0) / 3)
-    assert score.within.value == pytest.approx((0.5 + 1 + 0) / 3)  # 64 tokens are too many; b@1 is unknown
+    assert (score.trajectories, score.unknown, score.complete.n) == (6, 1, 3)
+    assert score.complete.value == pytest.approx((1 + 0.5 + 0.5) / 3)
+    # 64 tokens are too many, b@1 is unknown, c@1 was cut.
+    assert score.within.value == pytest.approx((0.5 + 1 + 0) / 3)
     assert score.both.value == score.reward.value == pytest.approx((0.5 + 0 + 0) / 3)
 
 
@@ -384,6 +387,9 @@ def test_demo_table(run: RunFolder) -> None:
     claim = rows["stage 2, b = 64: complete and within budget, %"]
     assert claim.index("0.0 [") < claim.index("100.0 [")
     assert "-50.0 [-50.0, -50.0]" in rows["stage 3, b = 64: call rate, %"]
+    for low, high in ((0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1)):
+        change = rows[f"stage 3, b = 64: call rate at solo success {low:g} to {high:g}, %"]
+        assert change.split()[-8:] == ["100.0", "50.0", "-50", "[-50,", "-50]", "%", "of", "it"]
     assert "not measured" in rows["leakage on planted problems, %"]
 
 
