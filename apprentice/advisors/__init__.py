@@ -1,7 +1,6 @@
 """The metered advisor of Learning to Ask: a black box that sees the query alone.
 
-Ray-free; ``serve/advisor.py``
-deploys it.
+Ray-free; ``serve/advisor.py`` deploys it.
 
 ==============  ====================================================================================
 module          what it does

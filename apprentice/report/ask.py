@@ -39,6 +39,7 @@ from apprentice.report.ask_tables import (
 )
 from apprentice.report.svg import Series, line_chart
 from apprentice.report.tables import Table
+from apprentice.report.trajectories import spread
 from apprentice.run_folder import RunFolder
 
 __all__ = ["ASKING", "AskSection", "ask_section", "stage_pairs", "tables_of"]
@@ -46,16 +47,24 @@ __all__ = ["ASKING", "AskSection", "ask_section", "stage_pairs", "tables_of"]
 ASKING = ("ask", "ask_qmaker")
 """Modes in which the reasoner may ask."""
 
+_ORACLE_ROWS = 10  # of the oracle's curve in the table; the chart has all of it
+_SOLO_HINT = (
+    "Solo success: the share of attempts at a problem that the reasoner got right at the start, without the "
+    "advisor; the lower, the harder. Bins of one problem stand in the table only."
+)
+_FEWEST = 2  # problems of a bin in a chart: one problem is no rate
+
 _BOOTSTRAP = 1000  # resamples of each interval: a report has about a hundred
 
 
 @dataclass(frozen=True, slots=True)
 class AskSection:
-    """``training``: charts of the stages; ``charts`` and ``tables``: of the evaluations."""
+    """``training``: charts of the stages; ``charts``, a ``hint`` on them, ``tables``: of evaluations."""
 
     training: tuple[Markup, ...]
     charts: tuple[Markup, ...]
     tables: tuple[Table, ...]
+    hint: str = ""
 
 
 def ask_section(run: RunFolder, rows: Sequence[MetricRow]) -> AskSection | None:
@@ -70,7 +79,9 @@ def ask_section(run: RunFolder, rows: Sequence[MetricRow]) -> AskSection | None:
         return AskSection(training, (), ()) if training else None
     how = Resampling(run.config.evaluation.confidence, _BOOTSTRAP, run.config.seed)
     found = read_evaluations(run)
-    return AskSection(training, _charts(run, found, how), tuple(tables_of(run, found, how)))
+    charts = _charts(run, found, how)
+    hint = _SOLO_HINT if any("solo success" in chart for chart in charts) else ""
+    return AskSection(training, charts, tuple(tables_of(run, found, how)), hint)
 
 
 def tables_of(run: RunFolder, found: Sequence[Evaluation], how: Resampling) -> list[Table]:
@@ -78,7 +89,14 @@ def tables_of(run: RunFolder, found: Sequence[Evaluation], how: Resampling) -> l
     points, left_out = front_points(found, charged, how)
     oracle, notes = oracle_points(found)
     notes += [f"{name}: no cost is known; it has no place here" for name in left_out]
-    tables = [summary_table(found, how), front_table([*points, *oracle], notes)]
+    shown = spread(oracle, _ORACLE_ROWS)
+    if len(shown) < len(oracle):
+        notes.append(
+            f"{len(shown)} of the {len(oracle)} points of the oracle's curve are shown; "
+            '"apprentice ask pareto" prints all.'
+        )
+    front = front_table([*points, *oracle], notes, shown=[*points, *shown])
+    tables = [summary_table(found, how), front]
     asking = [one for one in found if one.mode in ASKING]
     try:
         solo = read_solo(run, found)
@@ -128,15 +146,17 @@ def _charts(run: RunFolder, found: Sequence[Evaluation], how: Resampling) -> tup
         few = Resampling(how.confidence, 1, how.seed)  # the bins alone, no interval
         by_label = {_title(one, found): difficulty(one.attempts, solo, few) for one in asking}
         charts += [
-            _bins_chart(by_label, "call_rate", "Call rate by standalone success", "%", 100.0),
-            _bins_chart(by_label, "position", "Call position by standalone success", "generated tokens", 1.0),
+            _bins_chart(by_label, "call_rate", "Call rate by solo success", "%", 100.0),
+            _bins_chart(by_label, "position", "Call position by solo success", "tokens", 1.0),
         ]
     charts += [_sweep_chart(asking, found), _types_chart(type_counts(found, typed_queries(run)))]
     return tuple(chart for chart in charts if chart is not None)
 
 
 def _title(one: Evaluation, found: Sequence[Evaluation]) -> str:
-    return one.label if len({e.set_name for e in found}) == 1 else f"{one.label}, {one.set_name}"
+    """Name of its line in a chart: the label without the mode that all after stage 1 have."""
+    name = one.label.removesuffix("_ask_qmaker")
+    return name if len({e.set_name for e in found}) == 1 else f"{name}, {one.set_name}"
 
 
 def _front_chart(found: Sequence[Evaluation], how: Resampling) -> Markup | None:
@@ -163,7 +183,7 @@ def _bins_chart(
 ) -> Markup | None:
     series = []
     for number, (label, found) in enumerate(by_label.items()):
-        points = [(50 * (b.low + b.high), getattr(b, field)) for b in found.bins]
+        points = [(50 * (b.low + b.high), getattr(b, field)) for b in found.bins if b.problems >= _FEWEST]
         known = [(x, scale * y) for x, y in points if y is not None]
         if known:
             series.append(Series(label, [x for x, _ in known], [y for _, y in known], f"c{number % 8}"))
@@ -228,6 +248,6 @@ def _training_charts(rows: Sequence[MetricRow]) -> tuple[Markup, ...]:
             if points:
                 label = stage.removeprefix("ask_")
                 series.append(Series(label, [x for x, _ in points], [y for _, y in points], f"c{number % 8}"))
-        if series:
-            charts.append(line_chart(series, title=title))
+        if series:  # a single line has no label: the caption says whose it is
+            charts.append(line_chart(series, title=title, unit=series[0].label if len(series) == 1 else ""))
     return tuple(charts)

@@ -128,12 +128,21 @@ def oracle_points(found: Sequence[Evaluation], cost: CostOf = charged) -> tuple[
     return [(f"oracle, {p.routed} routed", p.cost, p.accuracy) for p in curve.points], notes
 
 
-def front_table(points: Sequence[Point], notes: Sequence[str] = (), title: str = "") -> Table:
-    """All points by cost; those on the Pareto front are marked."""
+def front_table(
+    points: Sequence[Point],
+    notes: Sequence[str] = (),
+    title: str = "",
+    shown: Sequence[Point] | None = None,
+) -> Table:
+    """Points by cost; those on the Pareto front of all ``points`` are marked.
+
+    Args:
+        shown: those of ``points`` that get a row; None: all.
+    """
     front = pareto_front(points, lambda p: p[1], lambda p: p[2])
     rows = tuple(
         (name, _number(cost, 1), f"{100 * accuracy:.1f}", "*" if (name, cost, accuracy) in front else "")
-        for name, cost, accuracy in sorted(points, key=lambda p: (p[1], -p[2]))
+        for name, cost, accuracy in sorted(points if shown is None else shown, key=lambda p: (p[1], -p[2]))
     )
     head = ("point", "cost/trajectory", "Avg@k, %", "on the front")
     return Table(title or "Accuracy against cost; * is not dominated", head, rows, tuple(notes))
@@ -234,7 +243,7 @@ def change_tables(
     """What a stage changed, paired; and the call rate by difficulty (Figures 9, 10)."""
     rows = []
     for row in before_after(before.attempts, after.attempts, charged, how):
-        scale, digits = (1.0, 0) if row.name == "cost" else (100.0, 1)
+        scale, digits = (1.0, 1) if row.name == "cost" else (100.0, 1)
         rows.append((
             row.name + ("" if row.name == "cost" else ", %"), str(row.difference.n),
             interval_text(row.before, scale, digits), interval_text(row.after, scale, digits),

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from apprentice.report.scale import format_number, nice_ticks
+from apprentice.report.scale import format_number, nice_ticks, shorten, text_width
 
 __all__ = ["Bar", "bar_chart", "funnel"]
+
+_SIZE = 13.0  # of a label's font, as page.css says
+_GAP = 12.0  # between a label and its bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,13 @@ class Bar:
 
 
 def bar_chart(bars: Sequence[Bar], *, title: str, unit: str, maximum: float) -> Markup:
-    """Horizontal bars from zero to ``maximum`` with intervals, each labelled with its value and note."""
-    row, left, width, right = 38.0, 190.0, 760.0, 170.0
+    """Horizontal bars from zero to ``maximum`` with intervals, each labelled with its value and note.
+
+    Long labels get up to two fifths of the width, longer ones lose their middle.
+    """
+    row, width, right = 38.0, 760.0, 170.0
+    longest = max((text_width(bar.label, _SIZE) for bar in bars), default=0.0)
+    left = min(304.0, max(190.0, longest + _GAP))
     height = row * len(bars) + 30
     scale = (width - left - right) / maximum
     parts = []
@@ -54,7 +62,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, unit: str, maximum: float) -> 
                 '<text class="value" x="{end:.1f}" y="{text:.1f}">{value}'
                 '<tspan class="muted">  {note}</tspan></text>'
             ).format(
-                left=left - 12,
+                left=left - _GAP,
                 x=left,
                 y=y,
                 w=max(1.0, bar.value * scale),
@@ -66,7 +74,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, unit: str, maximum: float) -> 
                 high=high,
                 end=max(high, left + bar.value * scale) + 12,
                 colour=bar.colour,
-                label=bar.label,
+                label=shorten(bar.label, _SIZE, left - _GAP),
                 value=f"{bar.value:.1f} {unit}",
                 note=bar.note,
             )

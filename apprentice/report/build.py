@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import yaml
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from apprentice.metrics.logger import MetricRow, read_metrics
 from apprentice.metrics.progress import format_seconds
 from apprentice.report.ask import ask_section
 from apprentice.report.bars import Bar, bar_chart, funnel
 from apprentice.report.sections import sft_charts, stage1_charts
-from apprentice.report.summary import attempts, mode_label
+from apprentice.report.summary import advisor_alone, as_evaluated, attempts, mode_label
 from apprentice.report.trajectories import OWNER_NAMES, DecodeToken, choose, json_for_script, viewer_data
 from apprentice.results import ItemResult, read_all_results
 from apprentice.run_folder import RunFolder
@@ -54,6 +54,9 @@ def build_report(
     rows = read_metrics(run.metrics_path)
     stages = {stage: [row for row in rows if row.stage == stage] for stage in ("warmup", "stage1", "stage2")}
     summary: Mapping[str, Any] = run.read_json("summary.json") or {}
+    if summary:
+        summary = as_evaluated(run, summary)
+    drawn = _funnel(run)
     chosen = choose(run, max_trajectories)
     results = read_all_results(run.path / "results")
     environment = jinja2.Environment(
@@ -63,6 +66,7 @@ def build_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["breakable"] = _breakable
     html = environment.get_template("page.html.j2").render(
         css=_asset("page.css"),
         js=_asset("page.js"),
@@ -76,12 +80,14 @@ def build_report(
         attempts=attempts(summary) if summary else "",
         sets=_sets(summary),
         data=summary.get("data"),
-        costs=_costs(results),
+        costs=_costs(results, list(summary.get("modes") or ())),
         warmup=sft_charts(stages["warmup"]),
+        has_stage1="stage1" in run.config.stages or bool(stages["stage1"]),
+        has_stage2="stage2" in run.config.stages or bool(stages["stage2"]) or drawn is not None,
         stage1=stage1_charts(stages["stage1"]),
         stage1_steps=len(stages["stage1"]),
         stage2=sft_charts(stages["stage2"]),
-        funnel=_funnel(run),
+        funnel=drawn,
         asking=ask_section(run, rows),
         trajectory_count=len(chosen),
         trajectories=json_for_script(viewer_data(chosen, decode_token)),
@@ -96,6 +102,11 @@ def build_report(
     partial.write_text(html, encoding="utf-8")
     partial.replace(path)
     return path
+
+
+def _breakable(name: str) -> Markup:
+    """A name whose line may break behind an underscore: a table of many modes fits into the page."""
+    return escape(name).replace("_", Markup("_<wbr>"))
 
 
 def _asset(name: str) -> Markup:
@@ -191,6 +202,7 @@ def _sets(summary: Mapping[str, Any]) -> dict[str, Any] | None:
             "label": mode_label(row["mode"]),
             "passes": [row["pass"].get(str(k)) for k in sizes],
             "judged": [(model, cell) for model, cell in row["prose"]["judged"].items()],
+            **({"identical": None, "repeated": None} if advisor_alone(row["mode"]) else {}),
         }
         for row in found
     ]
@@ -214,14 +226,15 @@ def _gains(summary: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def _costs(results: Iterable[ItemResult]) -> dict[str, Any] | None:
-    """Calls and tokens per attempt, by mode."""
+def _costs(results: Iterable[ItemResult], order: Sequence[str]) -> dict[str, Any] | None:
+    """Calls and tokens per attempt, by mode in this ``order``. Of an advisor alone no token was kept."""
     by_mode: dict[str, list[ItemResult]] = {}
     for item in results:
         by_mode.setdefault(item.mode, []).append(item)
     if not by_mode:
         return None
-    modes = [*(m for m in _MODE_COLOURS if m in by_mode), *(m for m in by_mode if m not in _MODE_COLOURS)]
+    first = [m for m in dict.fromkeys((*_MODE_COLOURS, *order)) if m in by_mode]
+    modes = [*first, *(m for m in by_mode if m not in first)]
     tools = sorted({tool for items in by_mode.values() for i in items for tool in i.calls_by_tool})
     experts = sorted({expert for items in by_mode.values() for i in items for expert in i.calls_by_expert})
     rows = []
@@ -234,7 +247,9 @@ def _costs(results: Iterable[ItemResult]) -> dict[str, Any] | None:
                 "tools": [sum(i.calls_by_tool.get(t, 0) for i in items) / attempts for t in tools],
                 "experts": [sum(i.calls_by_expert.get(e, 0) for i in items) / attempts for e in experts],
                 "controller": sum(i.tokens.get("controller", 0) for i in items) / attempts,
-                "expert": sum(i.tokens.get("expert", 0) for i in items) / attempts,
+                "expert": None
+                if advisor_alone(mode)
+                else sum(i.tokens.get("expert", 0) for i in items) / attempts,
                 "unusable": sum(i.unusable for i in items),
             }
         )

@@ -35,7 +35,7 @@
       cursor.style.visibility = "visible";
       const lines = chart.series.filter((s) => s.x.includes(step))
         .map((s) => (s.label ? s.label + "  " : "") + s.y[s.x.indexOf(step)]);
-      showTip(event, ["step " + step, ...lines].join("\n"));
+      showTip(event, [chart.axis + " " + Number(step.toPrecision(6)), ...lines].join("\n"));
     });
     svg.addEventListener("pointerleave", () => { cursor.style.visibility = "hidden"; hideTip(); });
   }

@@ -29,12 +29,16 @@ from typing import Any
 import numpy as np
 
 from apprentice.config.schema import Config
+from apprentice.metrics.ask_run import EVALUATION_FILE
 from apprentice.metrics.scores import mean_at_k
 from apprentice.metrics.set_scores import by_rules, score_sets
 from apprentice.results import ItemResult
 from apprentice.run_folder import RunFolder
 
-__all__ = ["MODE_LABELS", "attempts", "format_table", "mode_label", "summarize", "write_summary"]
+__all__ = [
+    "MODE_LABELS", "advisor_alone", "as_evaluated", "attempts", "format_table", "mode_label", "summarize",
+    "write_summary",
+]  # fmt: skip
 
 MODE_LABELS: dict[str, tuple[str, str]] = {
     "base": ("Base model", ""),
@@ -48,6 +52,31 @@ MODE_LABELS: dict[str, tuple[str, str]] = {
 def mode_label(mode: str) -> str:
     """One line for ``mode``, e.g. ``Stage I, experts removed``."""
     return ", ".join(part for part in MODE_LABELS.get(mode, (mode, "")) if part)
+
+
+def advisor_alone(mode: str) -> bool:
+    """Whether ``mode`` is a baseline of Learning to Ask in which the advisor solves the problems alone.
+
+    The controller writes nothing there: its attempts have no text that could repeat, and no tokens.
+    """
+    return mode.startswith("llm_")
+
+
+def as_evaluated(run: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """``summary`` with its modes and sets in the order in which a run of Learning to Ask evaluated them.
+
+    Modes that the run did not list come last. Another run's summary stays as it is.
+    """
+    order = [row["label"] for row in run.read_json(EVALUATION_FILE) or ()]
+    modes, sets = summary.get("modes") or {}, summary.get("sets") or ()
+    if not order:
+        return dict(summary)
+    by_mode = {mode: [row for row in sets if row["mode"] == mode] for mode in (row["mode"] for row in sets)}
+    return {
+        **summary,
+        "modes": {mode: modes[mode] for mode in _ordered(modes, order)},
+        "sets": [row for mode in _ordered(by_mode, order) for row in by_mode[mode]],
+    }
 
 
 def summarize(config: Config, items: Iterable[ItemResult], run: Path | None = None) -> dict[str, Any]:
@@ -106,6 +135,7 @@ def write_summary(
         **summarize(config, items, run.path),
         "data": run.read_json("data.json"),
     }
+    summary = as_evaluated(run, summary)
     run.write_json("summary.json", summary)
     return summary
 
@@ -174,7 +204,7 @@ def format_table(summary: Mapping[str, Any]) -> str:
                 f"{where}: {found['prose']['n']} golds are prose, which no rule checks; they are in no "
                 "figure above. `apprentice evaluate judge` asks a model about them."
             )
-        if found["identical"] and found["k"] > 1:
+        if found["identical"] and found["k"] > 1 and not advisor_alone(found["mode"]):
             lines.append(
                 f"{where}: all {found['k']} attempts are one text at {len(found['identical'])} of "
                 f"{found['n'] + found['prose']['n']} problems; `apprentice evaluate scores` names them."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from apprentice.report.scale import format_number, moving_mean, nice_ticks
+from apprentice.report.scale import format_number, moving_mean, nice_ticks, shorten, text_width
 
 __all__ = [
     "Series",
@@ -24,6 +24,7 @@ __all__ = [
 _WIDTH, _HEIGHT = 356.0, 190.0
 _LEFT, _TOP, _BOTTOM = 44.0, 10.0, 22.0
 _CHARACTER = 6.5  # width of one at the labels' font size, roughly
+_LABEL, _ROOM = 11.0, 148.0  # font size of a label at a line's end, and the most room for it
 _SMOOTH_FROM, _COLUMNS_TO = 24, 30  # points
 
 
@@ -69,7 +70,7 @@ def line_chart(
     lines = [moving_mean(s.y) if long else list(s.y) for s in series]
     named = len(series) > 1  # the caption names a single line
     labels = [
-        f"{s.label} {format_number(line[-1])}" if named else format_number(line[-1])
+        _end_label(s.label, line[-1]) if named else format_number(line[-1])
         for s, line in zip(series, lines, strict=True)
     ]
     plot = _Plot(min(all_x), max(all_x), low, high, labels)
@@ -88,7 +89,7 @@ def line_chart(
             ]
         ends.append((plot.y(line[-1]), label, s.colour))
     parts.append(_end_labels(ends, plot.right + 5))
-    return _figure(title, unit, parts, plot, series)
+    return _figure(title, unit, parts, plot, series, x_label)
 
 
 def stacked_chart(series: Sequence[Series], *, title: str, unit: str = "", x_label: str = "step") -> Markup:
@@ -98,7 +99,7 @@ def stacked_chart(series: Sequence[Series], *, title: str, unit: str = "", x_lab
     ticks = nice_ticks(0.0, max(totals), 4)
     columns = len(x) <= _COLUMNS_TO
     half = 0.43 * min((b - a for a, b in itertools.pairwise(x)), default=1.0) if columns else 0.0
-    labels = [f"{s.label} {format_number(s.y[-1])}" for s in series]
+    labels = [_end_label(s.label, s.y[-1]) for s in series]
     plot = _Plot(min(x) - half, max(x) + half, 0.0, max(ticks[-1], max(totals)), labels)
     parts = [plot.grid(ticks, x_label, x_ends=(min(x), max(x)))]
     bottom = [0.0] * len(x)
@@ -120,7 +121,7 @@ def stacked_chart(series: Sequence[Series], *, title: str, unit: str = "", x_lab
         ends.append((plot.y((bottom[-1] + top[-1]) / 2), label, s.colour))
         bottom = top
     parts.append(_end_labels(ends, plot.right + 5))
-    return _figure(title, unit, parts, plot, series)
+    return _figure(title, unit, parts, plot, series, x_label)
 
 
 class _Plot:
@@ -131,7 +132,8 @@ class _Plot:
     def __init__(
         self, x_low: float, x_high: float, y_low: float, y_high: float, labels: Sequence[str]
     ) -> None:
-        self.right = _WIDTH - min(160.0, max(40.0, 12 + _CHARACTER * max(map(len, labels))))
+        room = min(_ROOM, max(28.0, _CHARACTER * max(map(len, labels))))
+        self.right = _WIDTH - 12 - room
         self.x_low, self.x_high = (x_low, x_high) if x_high > x_low else (x_low - 1, x_high + 1)
         self.y_low, self.y_high = (y_low, y_high) if y_high > y_low else (y_low - 1, y_high + 1)
 
@@ -178,8 +180,11 @@ class _Plot:
         return Markup("").join(parts)
 
 
-def _figure(title: str, unit: str, parts: Sequence[Markup], plot: _Plot, series: Sequence[Series]) -> Markup:
+def _figure(
+    title: str, unit: str, parts: Sequence[Markup], plot: _Plot, series: Sequence[Series], x_label: str
+) -> Markup:
     data = {
+        "axis": x_label,
         "left": plot.left,
         "right": plot.right,
         "low": plot.x_low,
@@ -201,6 +206,12 @@ def _figure(title: str, unit: str, parts: Sequence[Markup], plot: _Plot, series:
         plot.top,
         plot.bottom,
     )
+
+
+def _end_label(name: str, value: float) -> str:
+    """Name and last value of a line; a name too long for the room loses its middle, the number stays."""
+    number = " " + format_number(value)
+    return shorten(name, _LABEL, _ROOM - text_width(number, _LABEL)) + number
 
 
 def _end_labels(ends: Sequence[tuple[float, str, str]], x: float) -> Markup:

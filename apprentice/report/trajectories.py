@@ -15,7 +15,7 @@ from apprentice.episodes.tools import ASK_ADVISOR
 from apprentice.run_folder import RunFolder
 from apprentice.trajectory import NOT_SAMPLED, Owner, Trajectory, read_parquet
 
-__all__ = ["OWNER_NAMES", "DecodeToken", "choose", "json_for_script", "viewer_data"]
+__all__ = ["OWNER_NAMES", "DecodeToken", "choose", "json_for_script", "spread", "viewer_data"]
 
 DecodeToken = Callable[[int], str | bytes] | Sequence[str]
 """Text of a token id: a function, or a table indexed by id. A function that gives bytes
@@ -58,7 +58,7 @@ def choose(run: RunFolder, limit: int) -> list[tuple[str, Trajectory]]:
     """
     buckets: dict[tuple[str, str, str], list[Trajectory]] = {}
     for folder in sorted((run.path / "trajectories").glob("*/")):
-        for file in _spread(sorted(folder.glob("*.parquet")), _FILES_A_STAGE):
+        for file in spread(sorted(folder.glob("*.parquet")), _FILES_A_STAGE):
             for trajectory in read_parquet(file):
                 outcome = (
                     "right"
@@ -76,14 +76,14 @@ def choose(run: RunFolder, limit: int) -> list[tuple[str, Trajectory]]:
         for key in open_keys:
             taken[key] += 1
     ordered = sorted(buckets, key=lambda k: (_rank(k[0], _STAGES), _rank(k[1], _MODES), *k))
-    return [(key[0], t) for key in ordered for t in _spread(buckets[key], taken[key])]
+    return [(key[0], t) for key in ordered for t in spread(buckets[key], taken[key])]
 
 
 def _rank(name: str, prefixes: Sequence[str]) -> int:
     return next((i for i, prefix in enumerate(prefixes) if name.startswith(prefix)), len(prefixes))
 
 
-def _spread(items: Sequence[T], count: int) -> list[T]:
+def spread(items: Sequence[T], count: int) -> list[T]:
     """At most ``count`` items, evenly spaced, the first and the last among them."""
     if len(items) <= count:
         return list(items)
