@@ -223,6 +223,7 @@ def item_results(
         if not mine:
             continue
         tools, experts, _ = call_counts(mine)
+        texts = {_own_tokens(t) for t in mine}
         tokens: dict[str, int] = defaultdict(int)
         for trajectory in mine:
             for owner, count in trajectory.tokens_by_owner().items():
@@ -241,7 +242,7 @@ def item_results(
                 tokens=dict(tokens),
                 # An id ends in the number of samples that it took the place of (rollout/groups.py).
                 unusable=sum(int(t.trajectory_id.rpartition(".")[2]) for t in mine),
-                distinct=len({_own_tokens(t) for t in mine}),
+                distinct=len(texts) if any(texts) else None,  # an advisor alone: nobody wrote
             )
         )
     return items

@@ -35,11 +35,16 @@ def test_stages_left_out_are_left_out() -> None:
 
 
 def attempt(
-    problem: str, sample: int, verdict: str, calls: tuple[CallRecord, ...] = (), replaced: int = 0
+    problem: str,
+    sample: int,
+    verdict: str,
+    calls: tuple[CallRecord, ...] = (),
+    replaced: int = 0,
+    own: tuple[int, ...] = (3,),
 ) -> Trajectory:
     builder = TrajectoryBuilder()
     builder.append([1, 2], Owner.PROMPT, "prompt")
-    builder.append_sampled([3], [-0.5], 0)
+    builder.append_sampled(list(own), [-0.5] * len(own), 0)
     return builder.build(
         trajectory_id=f"0:{problem}#0/{sample}.{replaced}",
         problem_id=problem,
@@ -70,3 +75,11 @@ def test_one_row_a_scored_problem_in_the_order_of_the_set() -> None:
     assert items[0].tokens["controller"] == 2
     assert items[1].correct == (False,)
     assert [item.unusable for item in items] == [0, 2]
+
+
+def test_attempts_are_told_apart_by_what_the_controller_wrote_and_not_where_it_wrote_nothing() -> None:
+    for texts, distinct in ((((3,), (3,)), 1), (((3,), (4,)), 2), (((3,), ()), 2), (((), ()), None)):
+        attempts = [attempt("a", n, "wrong", own=own) for n, own in enumerate(texts)]
+        [item] = item_results([Problem("a", "q", "0")], attempts, mode="ask", set_name="held_out")
+        assert item.distinct == distinct
+        assert item.all_identical == (distinct == 1)
