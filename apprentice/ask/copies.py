@@ -1,7 +1,8 @@
 """Texts to repeat: what a model from random weights must learn before it can quote anything.
 
 A model that cannot copy keeps every secret, so screening has nothing to teach it. A text states a secret,
-made up as those of Table 2, and the target is the secret once more. Whether one may be given away is not shown.
+made up as those of Table 2, and the target is the secret once more. Whether one may be given away is not
+shown.
 """
 
 from __future__ import annotations

@@ -233,17 +233,24 @@ _CURVES = {
     "ask/correct": "Right answers",
     "ask/complete": "Complete queries",
     "ask/feasible": "Replies within budget",
+    "ask/safe": "Queries without a planted secret",
     "validation/score": "Validation score",
 }
+_WARMUPS = ("ask_warmup", "qmaker_warmup")
 
 
 def _training_charts(rows: Sequence[MetricRow]) -> tuple[Markup, ...]:
-    """Each curve over the steps of every stage that logged it."""
-    stages = list(dict.fromkeys(row.stage for row in rows if row.stage.startswith("ask_stage")))
+    """Each curve over the steps of every stage that logged it, and the warm-ups' losses."""
+    logged = list(dict.fromkeys(row.stage for row in rows))
+    stages = [stage for stage in logged if stage.startswith("ask_stage")]
+    warmups = [stage for stage in logged if stage in _WARMUPS]
     charts = []
-    for name, title in _CURVES.items():
+    for name, title, where in (
+        ("loss", "Loss of the warm-ups", warmups),
+        *((name, title, stages) for name, title in _CURVES.items()),
+    ):
         series = []
-        for number, stage in enumerate(stages):
+        for number, stage in enumerate(where):
             points = [(r.step, r.values[name]) for r in rows if r.stage == stage and name in r.values]
             if points:
                 label = stage.removeprefix("ask_")
