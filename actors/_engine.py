@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from apprentice.config.schema import RolloutConfig, SamplingConfig
-from apprentice.hardware import rollout_dtypes
+from apprentice.hardware import OPENMP_WAIT, rollout_dtypes
 
 __all__ = ["Completion", "Engine", "EngineOptions", "engine_arguments", "engine_env", "sampling_arguments"]
 
@@ -90,12 +90,11 @@ def engine_env(config: RolloutConfig, on_gpu: bool, threads: int | None = None) 
     }
     if on_gpu:
         return env
-    # PASSIVE: threads that wait must not spin. A learner and two engines on two cores took 45-52 s a step
-    # with spinning threads, 16-24 s without. "nobind" and the thread count go together: vLLM's own binding
-    # would pin every engine of a node to the same cores, and gives a subprocess on two cores one thread.
+    # "nobind" and the thread count go together: vLLM's own binding would pin every engine of a node to the
+    # same cores, and gives a subprocess on two cores one thread.
     cpus = threads or len(os.sched_getaffinity(0))
     return env | {
-        "OMP_WAIT_POLICY": "PASSIVE",
+        **OPENMP_WAIT,
         "OMP_NUM_THREADS": str(cpus),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apprentice.config.schema import LearnerConfig, OptimizerConfig
-from apprentice.hardware import learner_dtypes
+from apprentice.hardware import OPENMP_WAIT, learner_dtypes
 from apprentice.learning.batch import TrainingBatch
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def learner_env(threads: int | None = None) -> dict[str, str]:
     """Environment for a learner's process on a CPU machine; pass it as the actor's ``runtime_env``.
 
     Large tensors come from the heap and stay there: returning them to the system after every use costs a
-    third of a step. Waiting threads sleep, since engines share the cores.
+    third of a step.
     """
     env = {
         "MALLOC_MMAP_THRESHOLD_": str(8 * 2**30),
         "MALLOC_TRIM_THRESHOLD_": str(16 * 2**30),
         "MALLOC_ARENA_MAX": "1",  # arenas of many threads would each keep the largest batch they saw
-        "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
+        **OPENMP_WAIT,  # engines share the cores
     }
     if threads is not None:
         env["OMP_NUM_THREADS"] = str(threads)

@@ -17,6 +17,7 @@ from apprentice.errors import ConfigError, TemplateError
 from apprentice.experts.engine import Completion
 from apprentice.experts.prompt import Message
 from apprentice.experts.types import BackendFailure
+from apprentice.hardware import OPENMP_WAIT
 from apprentice.models import resolve_model
 
 __all__ = ["ExpertEngine", "completion", "engine_env"]
@@ -37,7 +38,7 @@ def engine_env(config: ExpertConfig) -> dict[str, str]:
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads starve the other processes of a small machine
+        **OPENMP_WAIT,
         "CUDA_VISIBLE_DEVICES": "",
     }
 

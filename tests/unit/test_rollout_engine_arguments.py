@@ -29,7 +29,7 @@ def test_an_engine_loads_the_revision_that_the_learner_trains() -> None:
 
 def test_threads_of_a_cpu_engine_sleep_while_they_wait_and_all_cores_are_used() -> None:
     env = engine_env(RolloutConfig(num_gpus=0, in_process=True), on_gpu=False, threads=2)
-    assert env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert (env["OMP_WAIT_POLICY"], env["GOMP_SPINCOUNT"]) == ("PASSIVE", "10000")
     assert env["OMP_NUM_THREADS"] == "2"
     assert env["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"
     assert env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
