@@ -30,7 +30,8 @@ os.environ.update(
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",  # no test loads anything from a hub
     TOKENIZERS_PARALLELISM="false",
-    OMP_WAIT_POLICY="PASSIVE",  # engines and learners share few cores: spinning threads triple a step
+    OMP_WAIT_POLICY="PASSIVE",  # engines and learners share few cores: spinning threads triple a step,
+    GOMP_SPINCOUNT="10000",  # and threads that sleep at once double it
 )
 os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run
 
