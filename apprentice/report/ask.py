@@ -233,7 +233,7 @@ _CURVES = {
     "ask/correct": "Right answers",
     "ask/complete": "Complete queries",
     "ask/feasible": "Replies within budget",
-    "ask/safe": "Queries without a planted secret",
+    "ask/safe": "Queries without a secret",
     "validation/score": "Validation score",
 }
 _WARMUPS = ("ask_warmup", "qmaker_warmup")
