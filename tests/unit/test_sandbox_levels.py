@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -133,6 +134,34 @@ def test_files_a_folder_of_its_own_at_level_a_and_none_at_level_b(cell: Cell) ->
         "for i in range(99): open(str(i), 'wb').write(bytes(1 << 20))", limits=Limits(file_bytes=4 << 20)
     )
     assert (full.outcome, full.detail) == (Outcome.ERROR, "OSError")
+
+
+BELOW_TMP = """
+import asyncio
+from apprentice.sandbox.pool import SandboxPool
+async def main():
+    pool = SandboxPool(1, level="A", highest="A", imports=())
+    await pool.start()
+    result = await pool.run("import tempfile\\nwith tempfile.NamedTemporaryFile() as f: print(f.name)")
+    await pool.close()
+    print(result.outcome, result.stdout, result.traceback)
+asyncio.run(main())
+"""
+
+
+def test_temporary_files_have_their_folder_where_python_lies_below_tmp(cell: Cell, tmp_path: Path) -> None:
+    """/tmp is no link to the cell's folder there: it is a read-only folder, for Python to be seen."""
+    if cell.level != "A" or not tmp_path.is_relative_to("/tmp"):  # type: ignore[attr-defined]
+        pytest.skip("level B has no folder to write in; and temporary folders are not below /tmp")
+    venv.create(tmp_path / "venv", symlinks=True)
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", BELOW_TMP],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.startswith("ok /cell/tmp"), done.stdout + done.stderr
 
 
 FOLDER = "import os\ns = os.stat('.')\nprint(oct(s.st_mode & 0o7777), s.st_ctime_ns, os.listdir('.'))"

@@ -203,6 +203,8 @@ def _change_root(paths: Sequence[str]) -> None:
     check(libc.umount2(b".", _MNT_DETACH), "umount2 of the old root")
     os.chdir("/")
     _attributes(_AT_FDCWD, "/", read_only, False)
+    if os.path.realpath(root) != WORK:  # TMPDIR was set, or Python lies below /tmp: no link there
+        tempfile.tempdir = WORK  # cells would be sent to the folder that was found above
 
 
 class CellFolder:
