@@ -36,6 +36,7 @@ os.environ.update(
 os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hold the tiers: a test carries exactly the marker of its folder, so that no tier loses a test."""
     here = Path(__file__).parent
