@@ -30,12 +30,12 @@ demo-ask: $(STAMP) ## Learn when and how to ask an advisor, from random weights,
 
 .PHONY: test
 test: $(STAMP) ## Run every test that needs no GPU (under 30 minutes on two cores)
-	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n 2 --dist loadgroup $(ARGS)
-	@$(PY) -m pytest tests/ray tests/e2e -n 2 --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n 2 $(ARGS)
+	@$(PY) -m pytest tests/ray tests/e2e $(ARGS)
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Run the unit tests: no Ray, seconds
-	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n 2 --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest tests/unit -n 2 $(ARGS)
 
 .PHONY: verify-full
 verify-full: $(STAMP) ## Check the verifier on every gold and 880,000 pairs of different golds (minutes)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,14 +37,9 @@ os.environ.update(
 os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Hold the tiers: a test carries exactly the marker of its folder, so that no tier loses a test."""
     here = Path(__file__).parent
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if (group := _group(item.path.relative_to(here))) is not None:
-                item.add_marker(pytest.mark.xdist_group(group))
     wrong = []
     for item in items:
         folder = item.path.relative_to(here).parts[0]
@@ -60,12 +56,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _skip_without_cuda(items)
 
 
-def _group(path: Path) -> str | None:
-    """What runs in one process, one after the other, where several run tests."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep tests together that need it (``-n``); pytest-xdist's own marker has no effect from pytest 9 on."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _scope(nodeid)
+
+    return Scheduling(config, log)
+
+
+def _scope(nodeid: str) -> str:
+    """What runs in one process, one after the other: a group, a module with its cluster, or a unit test."""
+    path = Path(nodeid.partition("::")[0])
     for group, beginnings in ONE_BY_ONE.items():
         if path.name.startswith(beginnings):
             return group
-    return None if path.parts[0] == "unit" else path.stem  # of a module's tests, for the cluster they share
+    return nodeid if "unit" in path.parts else str(path)
 
 
 def _skip_without_cuda(items: list[pytest.Item]) -> None:
