@@ -30,8 +30,8 @@ from apprentice.tokens import ChatCodec
 __all__ = ["qmaker_examples"]
 
 _SHORT = ("Give only the result.", "Reply with the number only.", "Reply in one line.")
-_PLANTED = 0.5
 _LONG = ("Explain every step.", "Please explain in detail how you get there.", "Show all your working.")
+_PLANTED = 0.5  # of the demonstrations have a secret, where any state has one
 
 
 def qmaker_examples(
