@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep tests together that need it (``-n``). The marker of pytest-xdist 3.8 does nothing under pytest 9.2."""
+    """Keep tests together that need it (``-n``): pytest-xdist 3.8's marker does nothing under pytest 9.2."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):

@@ -5,8 +5,8 @@ A demonstration is a real episode in which a script plays the reasoner and the r
 * The script works a chain sum out, one step a line, and ends with the answer.
 * Half of the demonstrations are ``solo``. Of the others a share ``ask.warmup.ask_share`` asks, drawn
   without a look at the problem: most of them before the first step, so that problems of many steps are asked
-  about as often as short ones, the others before any step. So call rate and call position have nothing to do with
-  difficulty, and what stage 1 teaches can be told from what the model started with.
+  about as often as short ones, the others before any step. So call rate and call position have nothing to do
+  with difficulty, and what stage 1 teaches can be told from what the model started with.
 * What is asked is drawn from three kinds: what remains, the whole problem, and a question that nobody can
   answer who does not see the problem; half of the first two ask for nothing but the result.
 * When the reply shows the right result, the script takes it; otherwise it goes on by itself.

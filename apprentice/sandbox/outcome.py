@@ -115,10 +115,12 @@ def classify(report: Report, *, cpu_limit_s: float, memory_bytes: int) -> tuple[
         number = report.status & 0x7F
         # A CPU limit (soft = hard) ends in a plain SIGKILL, which rusage tells from others. The kernel
         # enforces it by ticks and rusage is exact: on a busy machine a limit of 1 s was seen to end a cell
-        # that had used less than 0.8 s.
-        if number in (signal.SIGKILL, signal.SIGXCPU) and report.cpu_s >= 0.5 * cpu_limit_s:
+        # that had used less than 0.8 s. So half of it will do, where memory is no reason to have been killed.
+        killed, large = number == signal.SIGKILL, report.max_rss >= memory_bytes // 2
+        share = 0.9 if killed and large else 0.5
+        if (killed or number == signal.SIGXCPU) and report.cpu_s >= share * cpu_limit_s:
             return Outcome.TIMEOUT_CPU, ""
-        if number == signal.SIGKILL and report.max_rss >= memory_bytes // 2:
+        if killed and large:
             return Outcome.KILLED_OOM, ""
         if number == signal.SIGXFSZ:
             return Outcome.OUTPUT_LIMIT, "file"

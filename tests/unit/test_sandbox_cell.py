@@ -361,6 +361,9 @@ def report(status: int = 0, stopped: str = "", claim: dict[str, str] | None = No
         (report(9, cpu_s=2.6), ("timeout_cpu", "")),  # by exact time, where the kernel counts ticks
         (report(9, cpu_s=2.4), ("crash", "SIGKILL")),
         (report(9, max_rss=600 << 20), ("killed_oom", "")),
+        (report(9, max_rss=600 << 20, cpu_s=4.0), ("killed_oom", "")),
+        (report(9, max_rss=600 << 20, cpu_s=5.0), ("timeout_cpu", "")),
+        (report(24, cpu_s=2.6), ("timeout_cpu", "")),
         (report(11), ("crash", "SIGSEGV")),
         (report(11 | 0x80), ("crash", "SIGSEGV")),
         (report(0, claim={}), ("early_exit", "0")),
