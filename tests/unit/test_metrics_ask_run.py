@@ -437,7 +437,8 @@ def test_report_has_a_section(run: RunFolder, tmp_path: Path) -> None:
     rows += [MetricRow("ask_stage1", step, 0.0, 0.0, {"ask/call_rate": 0.5, "loss": 1.0}) for step in (1, 2)]
     section = ask_section(run, rows)
     assert section is not None and len(section.training) == 2 and len(section.charts) == 4
-    assert "Loss of the warm-ups" in section.training[0] and "Call rate" in section.training[1]
+    assert '>Loss of the warm-ups<span class="unit">warmup<' in section.training[0]
+    assert '>Call rate<span class="unit">stage1<' in section.training[1]
     html = build_report(run).read_text(encoding="utf-8")
     assert 'id="asking"' in html and "Calling against standalone success" in html
     assert "Pareto front: Avg@k" in html and "stage3_b64_ask_qmaker" in html
